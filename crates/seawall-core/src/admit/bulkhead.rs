@@ -95,7 +95,7 @@ impl Bulkhead {
         BulkheadEntry::Queued { ticket, until, displaced }
     }
 
-    /// A full queue admits no call, except in place of one that has expired or has a lower priority.
+    /// A full queue admits no call, except in place of an expired call or one of lower priority.
     fn make_room(&mut self, ticket: QueueTicket, now: Mono) -> Result<Option<QueueTicket>, Refusal> {
         if self.waiting.len() < self.queue {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A response body as rules see it: its first 64 KiB, parsed at most once and only when a rule asks.
+//! A response body for the rules: its first 64 KiB, parsed at most once and only when a rule asks.
 
 use std::cell::OnceCell;
 
@@ -23,7 +23,7 @@ impl<'a> ParsedBody<'a> {
         &self.whole[..self.whole.len().min(BODY_BYTES)]
     }
 
-    /// None as well where the body is larger than what we look at: half a document proves nothing absent.
+    /// Also `None` for a body above the limit: half a document cannot show that a member is absent.
     pub(super) fn json(&self) -> Option<&Value> {
         self.json.get_or_init(|| json::document(self.whole)).as_ref()
     }

@@ -1,4 +1,4 @@
-//! The sentence in an error body that is meant for people: what a dead letter and an alert show besides the status.
+//! Extracts the human-readable message of an error body, which dead letters and alerts show beside the status.
 
 use serde_json::Value;
 
@@ -6,12 +6,12 @@ use super::fingerprint::is_id;
 use super::json::{self, Pointer};
 use super::xml::{self, XmlPath, clip};
 
-/// Characters of a diagnostic.
+/// The most characters of a diagnostic.
 const LENGTH: usize = 300;
-/// Sentences of a list of errors that are joined.
+/// The most sentences joined from a list of errors.
 const SENTENCES: usize = 5;
 
-/// Where APIs put their sentence, the most telling place first.
+/// The places of the message in APIs' bodies, the most specific first.
 const PLACES: &[&str] = &[
     "/error/message",
     "/message",
@@ -32,7 +32,7 @@ const PLACES: &[&str] = &[
 
 const XML_PLACES: &[&str] = &["//Error/Message", "//error/@message", "//error", "//message", "//faultstring", "//Message"];
 
-/// The message in `body`, one line of at most 300 characters without control characters; empty where there is none.
+/// The message in `body`, one line of at most 300 characters without control characters; empty if there is none.
 #[must_use]
 pub fn diagnostic(body: &[u8], content_type: &str) -> String {
     if let Some(document) = json::document(body) {
@@ -80,7 +80,7 @@ pub(super) fn is_page(markup: &str) -> bool {
     head.starts_with("<!doctype html") || head.starts_with("<html")
 }
 
-/// The title of a page: proxies say there what went wrong.
+/// The title of a page: proxies name the error there.
 pub(super) fn title(markup: &str) -> Option<String> {
     let lower = markup.to_ascii_lowercase();
     let from = lower.find("<title")?;
@@ -109,7 +109,7 @@ fn without_tags(markup: &str) -> String {
     text
 }
 
-/// One line: white space and control characters become single spaces, and the end is cut at `LENGTH` characters.
+/// Makes one line: white space and control characters become single spaces, and the text is cut at `LENGTH` characters.
 fn line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control() || is_invisible(c)).filter(|word| !word.is_empty());
     let mut line = String::new();
@@ -130,13 +130,12 @@ fn line(text: &str) -> String {
     line
 }
 
-/// Marks that turn or hide text on a terminal without being control characters.
+/// Characters that reverse or hide text on a terminal without being control characters.
 const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A line of somebody else's text as it may be kept and shown: words that could be credentials, ids or addresses of
-/// people are taken out.
+/// A line of foreign text that is safe to keep and show: words that could be credentials, ids or personal addresses are removed.
 #[must_use]
 pub fn redacted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -158,7 +157,7 @@ pub fn redacted(text: &str) -> String {
     out
 }
 
-/// What words, keys, tokens and mail addresses are made of.
+/// The characters of words, keys, tokens and mail addresses.
 fn is_part(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '-' | '_' | '@' | '+' | '.' | '~')
 }

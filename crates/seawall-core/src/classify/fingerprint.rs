@@ -1,5 +1,5 @@
-//! One name for errors that are the same error: the upstream, the status and the shape of the body, with everything
-//! that differs from call to call taken out.
+//! One name for all occurrences of an error: the upstream, the status and the shape of the body, without the parts that differ from call to
+//! call.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,20 +14,20 @@ use super::json;
 use super::xml::{self, clip};
 
 const DEPTH: usize = 6;
-/// Key paths that make a shape; the first in sorted order where there are more.
+/// The most key paths of a shape: the first ones in sorted order.
 const PATHS: usize = 64;
-/// Members, and elements of one list, that are looked at.
+/// The most members, and elements of one list, that are visited.
 const BREADTH: usize = 256;
 const TEXT_BYTES: usize = 200;
 
-/// Members whose value names the error rather than describes one instance of it.
+/// Members whose value names the error instead of describing one instance of it.
 pub(super) const NAMING: &[&str] = &["code", "type", "__type", "reason", "error", "status", "title", "name", "message", "detail", "domain"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorFingerprint(pub u64);
 
 impl ErrorFingerprint {
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let plain = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -45,7 +45,7 @@ impl fmt::Display for ErrorFingerprint {
 pub fn fingerprint(upstream: &str, result: Result<u16, ErrorKind>, body: &[u8]) -> ErrorFingerprint {
     let status = result.map_or_else(AttemptStatus::Error, AttemptStatus::Http);
     let mut hash = Sha256::new();
-    // Parts are separated by a byte that no name contains, so that neighbours cannot trade letters.
+    // Parts are separated by a byte that no name contains, so that parts with shifted boundaries hash differently.
     for part in [upstream, &status.to_string(), &shape(body)] {
         hash.update(part.as_bytes());
         hash.update([0]);
@@ -55,7 +55,7 @@ pub fn fingerprint(upstream: &str, result: Result<u16, ErrorKind>, body: &[u8]) 
     ErrorFingerprint(u64::from_be_bytes(*first))
 }
 
-/// What is the same in every body of one kind of error.
+/// The part of the body that all errors of one kind share.
 fn shape(body: &[u8]) -> String {
     if let Some(document) = json::document(body) {
         let mut paths = BTreeSet::new();
@@ -68,7 +68,7 @@ fn shape(body: &[u8]) -> String {
     normalised(named.as_deref().unwrap_or(&start))
 }
 
-/// Key paths with types; every element of a list has the same path, so that its length does not matter.
+/// Collects key paths with types; every element of a list has the same path, so that its length does not matter.
 fn collect(value: &Value, path: &mut String, depth: usize, paths: &mut BTreeSet<String>) {
     let kind = match value {
         Value::Null => "null",
@@ -104,7 +104,7 @@ fn collect(value: &Value, path: &mut String, depth: usize, paths: &mut BTreeSet<
     path.truncate(length);
 }
 
-/// Text without what differs from call to call: quoted parts, ids (words with a digit, UUIDs, hex) and white space.
+/// Removes the parts of a text that differ from call to call: quoted parts, ids (words with a digit, UUIDs, hex) and white space.
 pub(super) fn normalised(text: &str) -> String {
     let mut out = String::new();
     let mut rest = clip(text, TEXT_BYTES);
@@ -128,7 +128,7 @@ pub(super) fn normalised(text: &str) -> String {
     out.trim().to_owned()
 }
 
-/// What follows a quotation that starts here; an apostrophe inside a word never gets here, since words are taken whole.
+/// Returns the text after a quotation that starts here. An apostrophe inside a word never gets here, because words are taken whole.
 fn quoted(text: &str) -> Option<&str> {
     let mark = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`'))?;
     let inside = &text[1..];
@@ -136,7 +136,7 @@ fn quoted(text: &str) -> Option<&str> {
     inside[..end].chars().all(|c| c != '\n').then(|| &inside[end + 1..])
 }
 
-/// Words such as `v2` or `oauth2` name things; longer ones with a digit, and numbers, are ids.
+/// Short words such as `v2` or `oauth2` are names; longer ones with a digit, and numbers, are ids.
 pub(super) fn is_id(word: &str) -> bool {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     digits == word.len() || (digits > 0 && (word.len() > 8 || digits > 2))

@@ -1,11 +1,10 @@
-//! Where in a JSON body a rule looks: RFC 6901 pointers in which `*` stands for every element or member.
-//! It knows nothing of what the values are compared with.
+//! Places in a JSON body: RFC 6901 pointers in which `*` stands for every element or member. Comparing the values is the patterns' task.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// A body that is larger than this is not looked into.
+/// Larger bodies are not parsed.
 pub const BODY_BYTES: usize = 64 * 1024;
 const POINTER_TOKENS: usize = 16;
 /// Values one look-up visits before it gives up: `*` over a long list must not cost more than reading it.
@@ -42,13 +41,13 @@ impl Pointer {
         &self.text
     }
 
-    /// Whether `found` holds for one of the values it points at; `null` counts as absent.
+    /// Whether `found` holds for one of the values at this place; `null` counts as absent.
     pub fn any(&self, document: &Value, mut found: impl FnMut(&Value) -> bool) -> bool {
         let mut visits = VISITS;
         walk(&self.tokens, document, &mut visits, &mut found)
     }
 
-    /// The first value it points at that `pick` takes.
+    /// The first value at this place that `pick` accepts.
     pub fn find_map<T>(&self, document: &Value, mut pick: impl FnMut(&Value) -> Option<T>) -> Option<T> {
         let mut picked = None;
         self.any(document, |value| {
@@ -93,8 +92,7 @@ fn index(text: &str) -> Option<usize> {
     canonical.then(|| text.parse().ok())?
 }
 
-/// The document in `body`, if it is one: an object or an array of at most `BODY_BYTES`.
-/// `serde_json` bounds the nesting at 128.
+/// Parses `body` if it is an object or an array of at most `BODY_BYTES`. `serde_json` bounds the nesting at 128.
 #[must_use]
 pub fn document(body: &[u8]) -> Option<Value> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
@@ -103,7 +101,7 @@ pub fn document(body: &[u8]) -> Option<Value> {
     plausible.then(|| serde_json::from_slice(body).ok())?
 }
 
-/// A scalar as rules see it: numbers and booleans by their text.
+/// A scalar as text for the rules; numbers and booleans in their JSON spelling.
 #[must_use]
 pub fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {

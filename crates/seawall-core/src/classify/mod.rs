@@ -1,4 +1,4 @@
-//! What a result is: ordered rules over status, headers and body, and the waits that servers ask for.
+//! The classify stage: ordered rules over status, headers and body, and the waits that servers ask for.
 //!
 //! A [`RuleSet`] is built once per endpoint, from the endpoint's, the upstream's, the preset's and the generic rules in
 //! this order; the first that matches names the result. It says what happened, never what to do about it.
@@ -28,19 +28,19 @@ pub use wait::{Hint, Wait};
 use crate::record::ErrorKind;
 use crate::time::Nanos;
 
-/// One result as the rules see it.
+/// One result, as input to the rules.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedResult<'a> {
     /// Upper case, as HTTP methods are.
     pub method: &'a str,
     pub result: Result<u16, ErrorKind>,
     pub headers: &'a dyn HeaderLookup,
-    /// As much as was read of it; empty where [`RuleSet::needs_body`] asks for none.
+    /// The part of the body that was read; empty if [`RuleSet::needs_body`] does not ask for it.
     pub body: &'a [u8],
     pub latency: Nanos,
 }
 
-/// Response headers, whatever type holds them.
+/// Response headers, independent of the type that holds them.
 pub trait HeaderLookup: std::fmt::Debug {
     /// The first value of a name given in lower case; names compare without regard to case.
     fn first(&self, name: &str) -> Option<&[u8]>;
@@ -69,7 +69,7 @@ fn first<'h, N: AsRef<str>, V: AsRef<[u8]>>(headers: &'h [(N, V)], name: &str) -
     found.map(|(_, value)| value.as_ref())
 }
 
-/// No headers: what an attempt without an answer has.
+/// No headers, for an attempt without a response.
 impl HeaderLookup for () {
     fn first(&self, _name: &str) -> Option<&[u8]> {
         None

@@ -1,5 +1,5 @@
-//! A name for what had none: the condition by which an unnamed error is told from others, and the rule that an operator
-//! makes of it. The rule is read from the text that is shown, so that what applies now is what the file will say.
+//! Names an unnamed error: the condition that identifies it, and the rule that an operator makes of it. The rule is parsed from the text
+//! that is shown, so that the rule in force equals the rule in the file.
 
 use serde_json::Value;
 use toml::de::DeTable;
@@ -10,16 +10,16 @@ use super::fingerprint::{ErrorFingerprint, NAMING, normalised};
 use super::json;
 use super::rules::{Rule, RuleSource};
 
-/// Levels that are looked at for a member that names the error.
+/// The depth to which a member that names the error is searched.
 const DEPTH: usize = 4;
-/// Longer values describe; they do not name.
+/// A longer value is a description and not a name.
 const LONGEST: usize = 64;
 
-/// What an unnamed error is recognised by, besides its upstream.
+/// The condition that identifies an unnamed error, besides its upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub status: AttemptStatus,
-    /// A member of the JSON body and its value, where one names the error.
+    /// A member of the JSON body and its value, if one names the error.
     pub member: Option<(String, String)>,
 }
 
@@ -29,7 +29,7 @@ impl Condition {
         Self { status, member: json::document(body).and_then(|document| telling(&document, DEPTH)) }
     }
 
-    /// The rule as a configuration file writes it.
+    /// The rule in the configuration file's syntax.
     #[must_use]
     pub fn toml(&self, upstream: &str, fingerprint: ErrorFingerprint, class: Class) -> String {
         let mut text = format!("[[upstreams.{}.classify]]\nname = \"named-{fingerprint}\"\nwhen = {{ ", key(upstream));
@@ -55,7 +55,7 @@ impl Condition {
     }
 }
 
-/// The member that names the error: the most telling name first, the outermost of those.
+/// The member that names the error: the most specific name first, the outermost of those.
 fn telling(document: &Value, depth: usize) -> Option<(String, String)> {
     NAMING.iter().find_map(|name| find(document, name, depth, &mut String::new()))
 }
@@ -76,7 +76,7 @@ fn find(value: &Value, name: &str, depth: usize, path: &mut String) -> Option<(S
     })
 }
 
-/// A value that is the same in every instance of the error: short, and nothing in it that looks like an id.
+/// Whether a value is the same in every instance of the error: short, and without anything that looks like an id.
 fn names(text: &str) -> bool {
     let plain = !text.is_empty() && text.len() <= LONGEST && !text.contains(['*', '\\']) && !text.chars().any(char::is_control);
     plain && (text.bytes().all(|byte| byte.is_ascii_digit()) || normalised(text) == text)

@@ -1,11 +1,10 @@
-//! What a rule compares a value with: an exact text or a glob, a body expression, a set of statuses.
-//! They know nothing of where the value was found.
+//! The matchers of rules: an exact text or a glob, a body expression, a set of statuses. They are independent of the place of the value.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Longer patterns are refused, so that a match stays cheap whatever the file says.
+/// Longer patterns are refused, so that every match is cheap.
 pub const PATTERN_BYTES: usize = 512;
-/// Compiled size of one body expression: about what a few Unicode classes need.
+/// The most memory of one compiled body expression: about the size that a few Unicode classes need.
 const REGEX_BYTES: usize = 1 << 20;
 
 /// An exact text, or a glob in which `*` stands for any run of characters; `\*` is a star.
@@ -41,7 +40,7 @@ impl Pattern {
         self.pieces.len() > 1 && self.pieces.iter().all(String::is_empty)
     }
 
-    /// Taking the leftmost place for every piece is enough when `*` is the only wildcard, so this never backtracks.
+    /// Never backtracks: with `*` as the only wildcard, the leftmost place for every piece is enough.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = self.pieces.as_slice() else {
@@ -55,7 +54,7 @@ impl Pattern {
         rest.ends_with(last.as_str())
     }
 
-    /// Header values are compared without regard to ASCII case: `Text/HTML` is what `text/html` means.
+    /// Compares header values without regard to ASCII case: `Text/HTML` matches `text/html`.
     #[must_use]
     pub fn matches_ignoring_case(&self, value: &str) -> bool {
         let lower = |piece: &String| piece.to_ascii_lowercase();
@@ -63,13 +62,13 @@ impl Pattern {
     }
 }
 
-/// An expression over the body's bytes. Two are equal when their text is.
+/// An expression over the body's bytes. Two are equal if their texts are.
 #[derive(Clone, Debug)]
 pub struct Expression(Regex);
 
 impl Expression {
     /// # Errors
-    /// The expression's own complaint, on one line.
+    /// The regex compiler's message, on one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let built = RegexBuilder::new(text).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES).build();
         built.map(Self).map_err(|error| {
@@ -89,13 +88,13 @@ impl Expression {
         self.0.is_match(body)
     }
 
-    /// Groups, the whole match not counted.
+    /// The number of groups, without the whole match.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.0.captures_len() - 1
     }
 
-    /// What the first group caught.
+    /// The text of the first group.
     #[must_use]
     pub fn capture<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         self.0.captures(body)?.get(1).map(|found| found.as_bytes())
@@ -110,7 +109,7 @@ impl PartialEq for Expression {
 
 impl Eq for Expression {}
 
-/// A set of statuses in 100..=999: the range that HTTP's three digits allow.
+/// A set of statuses in 100..=999, the range of HTTP's three digits, with one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatusSet([u64; 15]);
 
@@ -121,7 +120,7 @@ impl StatusSet {
     /// Adds one entry of a list: `503`, `5xx` or `500-599`.
     ///
     /// # Errors
-    /// What is wrong with the entry.
+    /// A sentence about the faulty entry.
     pub fn insert(&mut self, entry: &str) -> Result<(), String> {
         let (low, high) = if let Some((low, high)) = entry.split_once('-') {
             (status(low)?, status(high)?)

@@ -56,7 +56,7 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name || preset.aliases.contains(&name))
     }
 
-    /// What it knows, in one line: the file's own `description`.
+    /// The preset in one line: the file's own `description`.
     #[must_use]
     pub fn description(&self) -> String {
         let document = DeTable::parse(self.text).ok();

@@ -1,5 +1,5 @@
-//! How long servers ask us to wait, in every spelling: `Retry-After`, the `RateLimit` fields and single values with a
-//! unit. A wait that is not after now, not a number or not believable counts as absent; the rest is capped.
+//! Parses the waits that servers ask for: `Retry-After`, the `RateLimit` fields and single values with a unit. A wait that is not after
+//! now, not a number or not plausible counts as absent; the rest is capped.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,17 +11,17 @@ use crate::words::words;
 
 use super::HeaderLookup;
 
-/// No wait that a server asks for is longer.
+/// The cap on a server's wait.
 pub const WAIT_CAP: Nanos = Nanos(32 * 86_400 * 1_000_000_000);
-/// Longer than this is not a wait but a mistake, most often an epoch where seconds belong.
+/// A longer wait is a mistake, most often an epoch where seconds belong.
 const BELIEVABLE: Nanos = Nanos(3_653 * 86_400 * 1_000_000_000);
-/// What clocks may differ by: added to every instant that a server gives as a timestamp.
+/// The assumed clock difference, added to every instant that a server gives as a timestamp.
 const CLOCK_SKEW: Nanos = Nanos(1_000_000_000);
-/// Longer field values are not looked at.
+/// Longer field values are ignored.
 const FIELD_BYTES: usize = 1024;
 
 words! {
-    /// How a value says when.
+    /// The unit or format of a wait.
     pub enum Unit {
         Seconds = "s",
         Millis = "ms",
@@ -34,7 +34,7 @@ words! {
 }
 
 impl Unit {
-    /// The wait that `text` asks for at `now`. Timestamps get a second for clocks that differ.
+    /// The wait that `text` asks for at `now`. Timestamps get a second more, because clocks differ.
     #[must_use]
     pub fn read(self, text: &str, now: Wall) -> Option<Nanos> {
         let text = text.trim().trim_matches('"');
@@ -83,8 +83,8 @@ pub fn retry_after(headers: &dyn HeaderLookup, now: Wall) -> Option<Nanos> {
     Unit::Seconds.read(text, now).or_else(|| Unit::HttpDate.read(text, now))
 }
 
-/// What a response that refuses says about when to come back: `Retry-After`, else an exhausted `RateLimit` policy, else
-/// `RateLimit-Reset` or `X-RateLimit-Reset` beside a remaining count of 0.
+/// The wait that a refusal asks for: `Retry-After`, else an exhausted `RateLimit` policy, else `RateLimit-Reset` or `X-RateLimit-Reset`
+/// beside a remaining count of 0.
 #[must_use]
 pub fn asked(headers: &dyn HeaderLookup, now: Wall) -> Option<Nanos> {
     retry_after(headers, now)
@@ -93,8 +93,8 @@ pub fn asked(headers: &dyn HeaderLookup, now: Wall) -> Option<Nanos> {
         .or_else(|| reset(headers, "x-ratelimit-remaining", "x-ratelimit-reset", now))
 }
 
-/// The drafts' `RateLimit` field: `"qps";r=0;t=7` since draft 8, `limit=9, remaining=0, reset=7` before. Of several
-/// exhausted policies the one that lasts longest decides.
+/// The drafts' `RateLimit` field: `"qps";r=0;t=7` since draft 8, `limit=9, remaining=0, reset=7` before. Of several exhausted policies the
+/// longest wait decides.
 #[must_use]
 pub fn rate_limit(text: &str) -> Option<Nanos> {
     if text.len() > FIELD_BYTES {
@@ -116,8 +116,8 @@ pub fn rate_limit(text: &str) -> Option<Nanos> {
     (value("remaining")? == 0).then(|| believable(Nanos::from_secs(value("reset")?)))?
 }
 
-/// The drafts mean seconds from now, most older APIs an epoch. No server means a wait of 31 years and no epoch of today
-/// is below a thousand million, so the size of the number tells them apart.
+/// The drafts mean seconds from now, most older APIs an epoch. No server means a wait of 31 years and no epoch of today is below a thousand
+/// million, so the size of the number decides.
 fn reset(headers: &dyn HeaderLookup, remaining: &str, reset: &str, now: Wall) -> Option<Nanos> {
     let left = decimal(field(headers, remaining)?)?;
     let text = field(headers, reset)?;

@@ -1,4 +1,4 @@
-//! One rule: the conditions under which it names a result, and what it says about it.
+//! One rule: its conditions, and the class, scope and wait that it gives a result.
 
 use crate::record::{Class, ErrorKind, Scope};
 use crate::time::Nanos;
@@ -12,7 +12,7 @@ use super::wait::Wait;
 use super::xml::XmlPath;
 
 words! {
-    /// Who wrote a rule; in this order they are tried.
+    /// The origin of a rule. Rules are tried in this order.
     pub enum RuleSource {
         Endpoint = "endpoint",
         Upstream = "upstream",
@@ -29,17 +29,17 @@ pub struct Rule {
     pub class: Class,
     pub scope: Scope,
     pub wait: Wait,
-    /// Added to the wait, where the rule or the server gives one.
+    /// Added to the wait, if the rule or the server gives one.
     pub skew: Nanos,
-    /// The server says it did not execute the request, so even an unsafe method may go again.
+    /// The server says it did not execute the request, so even an unsafe method may be sent again.
     pub unprocessed: bool,
-    /// A catch-all: a failure that only it catches is unnamed, and kept for review.
+    /// A catch-all: a failure that no other rule matches is unnamed, and kept for review.
     pub fallback: bool,
     pub source: RuleSource,
 }
 
-/// All conditions must hold; a list means any of its entries. `status` and `error` together name the results the rule
-/// is about; where both are empty it is about every response, and no error.
+/// All conditions must hold; a list means any of its entries. `status` and `error` together select results; if both are empty the rule
+/// applies to every response, and to no error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct When {
     pub status: StatusSet,
@@ -48,9 +48,9 @@ pub struct When {
     pub method: Vec<String>,
     /// Lower-case names. An empty list of patterns means absent, here and below.
     pub header: Vec<(String, Vec<Pattern>)>,
-    /// Holds only for a body that is a JSON document, even where it asks for absence.
+    /// Holds only for a body that is a JSON document, even if it asks for absence.
     pub json: Vec<(Pointer, Vec<Pattern>)>,
-    /// Holds only for a body that looks like XML, even where it asks for absence.
+    /// Holds only for a body that looks like XML, even if it asks for absence.
     pub xml: Vec<(XmlPath, Vec<Pattern>)>,
     pub body: Option<Expression>,
     /// At least this slow.
@@ -58,7 +58,7 @@ pub struct When {
 }
 
 impl When {
-    /// Whether the rule is about such a result at all: what the table of a rule set is made of.
+    /// Whether the status or error of a result selects the rule; rule sets are indexed by this.
     #[must_use]
     pub fn is_about(&self, result: Result<u16, ErrorKind>) -> bool {
         match result {
@@ -83,7 +83,7 @@ impl When {
         self.method.is_empty() || self.method.iter().any(|one| one == method)
     }
 
-    /// Whether everything but status and error holds; the cheapest conditions come first.
+    /// Whether all conditions besides status and error hold; the cheapest come first.
     pub(super) fn holds(&self, seen: &ObservedResult<'_>, body: &ParsedBody<'_>) -> bool {
         self.allows(seen.method)
             && self.slower.is_none_or(|least| seen.latency >= least)

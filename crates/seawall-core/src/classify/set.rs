@@ -1,4 +1,4 @@
-//! An ordered list of rules, indexed by status: naming a plain result is a table look-up.
+//! An ordered list of rules, indexed by status, so that a plain result needs only a table look-up.
 
 use crate::record::{Class, ErrorKind, Scope};
 use crate::time::{Nanos, Wall};
@@ -10,29 +10,29 @@ use super::wait::Hint;
 
 /// Statuses 100..=999, then the kinds of error.
 const STATUSES: usize = 900;
-/// One of the rules' indices stands for "no rule".
+/// The largest index is reserved for "no rule".
 const MAX_RULES: usize = u16::MAX as usize;
 
-/// What a result was found to be.
+/// The classification of a result.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classification {
     pub class: Class,
     pub scope: Scope,
     pub wait: Hint,
-    /// What to add where the wait is `UntilReset`; already in the others.
+    /// The addition to a wait of `UntilReset`; the other waits include it already.
     pub skew: Nanos,
-    /// Index into [`RuleSet::rules`]; none where nobody said anything, as with most successes.
+    /// Index into [`RuleSet::rules`]; `None` if no rule matched, as with most successes.
     pub rule: Option<u16>,
-    /// Whether a rule other than a catch-all named it. Successes always are.
+    /// Whether a rule other than a catch-all matched. Always true for successes.
     pub named: bool,
     pub unprocessed: bool,
-    /// The upstream had no part in it: its breaker counts neither a failure nor a success.
+    /// The upstream is not responsible: its breaker counts neither a failure nor a success.
     pub blameless: bool,
 }
 
 impl Classification {
-    /// A success that nobody said anything about.
+    /// A success that no rule matched.
     pub const SUCCESS: Self = Self {
         class: Class::Success,
         scope: Scope::Call,
@@ -45,7 +45,7 @@ impl Classification {
     };
 }
 
-/// What is left to ask once the status is known.
+/// The rules to try once the status is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct BodyPlan {
     /// In order; the last may be a plain rule, which then always matches.
@@ -56,13 +56,13 @@ struct BodyPlan {
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     rules: Vec<Rule>,
-    /// For each status and error the index of its plan: most share one, so that a set stays small.
+    /// For each status and error the index of its plan. Most share one, which keeps a set small.
     table: Vec<u16>,
     plans: Vec<BodyPlan>,
 }
 
 impl RuleSet {
-    /// Rules beyond 65 535 are not looked at.
+    /// Ignores rules beyond 65 535.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Self {
         let statuses = (100..=999).map(Ok);
@@ -85,8 +85,8 @@ impl RuleSet {
         &self.rules
     }
 
-    /// Names a result. The first matching rule decides; a response below 400 that no rule names is a success, and any
-    /// other that no rule names is treated as its kind usually is.
+    /// Classifies a result. The first matching rule decides; a response below 400 that no rule matches is a success, and any other gets its
+    /// status's usual class.
     pub fn classify(&self, seen: &ObservedResult<'_>, now: Wall) -> Classification {
         let body = ParsedBody::new(seen.body);
         for &index in &self.plan(seen.result).candidates {
@@ -108,7 +108,7 @@ impl RuleSet {
         unruled(seen.result)
     }
 
-    /// Whether the body can matter for such a result: a look-up, unless rules differ by method.
+    /// Whether the body can matter for this result: a look-up, unless rules differ by method.
     #[must_use]
     pub fn needs_body(&self, method: &str, result: Result<u16, ErrorKind>) -> bool {
         let plan = self.plan(result);
@@ -146,7 +146,7 @@ impl BodyPlan {
     }
 }
 
-/// A rule asks for the body, or it is a catch-all: what only that catches is told apart by its body.
+/// Whether a rule uses the body. A catch-all does, because unnamed failures are distinguished by their bodies.
 fn looks_inside(rule: &Rule) -> bool {
     rule.when.needs_body() || rule.wait.needs_body() || (rule.fallback && rule.class != Class::Success) || rule.class == Class::Auth
 }

@@ -1,5 +1,5 @@
-//! How long a rule says to wait, and what becomes of it for one result. It never draws backoff itself: it only says
-//! whether backoff decides, a length, an instant, or the key pool's own reset.
+//! The `wait` of a rule, and its value for one result. It never draws backoff itself: the value is backoff, a length, an instant, or the
+//! key pool's own reset.
 
 use serde_json::Value;
 
@@ -12,11 +12,11 @@ use super::pattern::Expression;
 use super::retry_after::{self, Unit, WAIT_CAP};
 use super::{HeaderLookup, ObservedResult};
 
-/// Where a rule takes the wait from.
+/// The source of a rule's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
     None,
-    /// Our own backoff; on 429 and 503 a `Retry-After` is honoured all the same.
+    /// Our own backoff; on 429 and 503 a `Retry-After` is honoured as well.
     Backoff,
     /// `Retry-After`, else the `RateLimit` fields, else backoff.
     RetryAfter,
@@ -38,7 +38,7 @@ pub enum Wait {
         expression: Expression,
         unit: Unit,
     },
-    /// `(need - have) / per_second` seconds: until a bucket that leaks has refilled.
+    /// `(need - have) / per_second` seconds: until a leaky bucket has refilled.
     Deficit {
         need: Pointer,
         have: Pointer,
@@ -46,11 +46,11 @@ pub enum Wait {
     },
     /// The first that is present.
     First(Vec<Self>),
-    /// The longest of those that are present.
+    /// The longest wait that is present.
     Longest(Vec<Self>),
 }
 
-/// What the rule and the server ask for, for the decision to weigh against backoff, cap and deadline.
+/// The wait that the rule and the server ask for. The decision weighs it against backoff, cap and deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// At once.

@@ -1,5 +1,5 @@
-//! Where in an XML body a rule looks: `/lfm/error/@code`, `/lfm/error` (its text), `//Error/Code` (at any depth).
-//! Namespaces are ignored, no entity is ever expanded but the five that XML has, and everything is bounded.
+//! Places in an XML body: `/lfm/error/@code`, `/lfm/error` (its text), `//Error/Code` (at any depth). Namespaces are ignored, only XML's
+//! own five entities are expanded, and everything is bounded.
 
 use quick_xml::Reader;
 use quick_xml::escape::{resolve_xml_entity, unescape};
@@ -8,9 +8,9 @@ use quick_xml::events::{BytesStart, Event};
 use super::json::BODY_BYTES;
 
 const PATH_PARTS: usize = 16;
-/// Elements below this depth are passed over.
+/// Elements below this depth are ignored.
 const DEPTH: usize = 32;
-/// Values one look-up collects, and the bytes it keeps of each.
+/// The most values of one look-up, and the bytes kept of each.
 const VALUES: usize = 64;
 const VALUE_BYTES: usize = 4096;
 
@@ -51,8 +51,8 @@ impl XmlPath {
         (above == 0 || self.anywhere) && self.elements.iter().zip(&stack[above..]).all(same)
     }
 
-    /// The values it leads to, in document order; an element without text has the value "". A body that breaks off or
-    /// is not well formed gives what came before the break.
+    /// The values at this place, in document order; an element without text has the value "". A body that breaks off or is not well formed
+    /// gives the values before the break.
     #[must_use]
     pub fn values(&self, body: &str) -> Vec<String> {
         let mut reader = Reader::from_str(body);
@@ -79,9 +79,9 @@ impl XmlPath {
 struct Search<'a> {
     path: &'a XmlPath,
     stack: Vec<String>,
-    /// How many open elements are too deep to be on the stack.
+    /// The number of open elements below the depth limit, which are not on the stack.
     below: usize,
-    /// Depth and place in `values` of each open element whose text is wanted.
+    /// Depth and index in `values` of each open element whose text is collected.
     open: Vec<(usize, usize)>,
     values: Vec<String>,
 }
@@ -135,13 +135,13 @@ impl Search<'_> {
     }
 }
 
-/// The longest start of `text` that has at most `bytes` bytes and cuts no character.
+/// The longest prefix of `text` that has at most `bytes` bytes and splits no character.
 #[must_use]
 pub(super) fn clip(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The body as text, if it looks like XML: the first `BODY_BYTES` of it, since the codes stand at the front.
+/// The body as text, if it looks like XML: its first `BODY_BYTES`, because error codes come early.
 #[must_use]
 pub fn document(body: &[u8]) -> Option<String> {
     let first = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);

@@ -1,5 +1,5 @@
-//! Unsafe requests that may be sent again without a key, because all that a second execution costs is money: a completion of a language
-//! model, or a read that its API sends as a POST.
+//! Unsafe requests that may be sent again without a key, because a second execution costs only money: a completion of a language model, or
+//! a read that its API sends as a POST.
 
 use crate::classify::pattern::Pattern;
 use crate::policy::Repeat;
@@ -8,9 +8,9 @@ use crate::policy::Repeat;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AtCost {
     pub repeat: Repeat,
-    /// Globs of paths, as declared by the API's preset.
+    /// Globs of paths, from the API's preset.
     pub paths: Vec<Pattern>,
-    /// Globs of `X-Amz-Target`, which names the operation where all of them are a POST to one path.
+    /// Globs of `X-Amz-Target`, which names the operation in APIs that send every operation as a POST to one path.
     pub operations: Vec<Pattern>,
 }
 
@@ -30,7 +30,7 @@ impl AtCost {
         }
     }
 
-    /// Whether a request may be repeated; `path` is without its query, `operation` looks into the request's headers.
+    /// Whether a request may be repeated; `path` is without its query, `operation` reads the request's headers.
     #[must_use]
     pub fn allows<'a>(&self, path: &str, operation: impl FnOnce() -> Option<&'a str>) -> bool {
         match self.repeat {
@@ -45,7 +45,7 @@ impl AtCost {
     }
 }
 
-/// Returns whether a path means the same to every server. The meaning of an escape, an empty or a dotted segment is up to the server.
+/// Whether all servers read a path the same way. They differ on escapes and on empty or dotted segments.
 fn is_plain(path: &str) -> bool {
     !path.contains(['%', ';', '\\']) && !path.contains("//") && !path.contains("/.")
 }

@@ -1,10 +1,10 @@
-//! The endpoint checklist: the questions that must have an answer for every endpoint before it meets traffic.
+//! The endpoint checklist: questions that every endpoint's configuration must answer before production traffic.
 
 use super::model::{Config, EndpointConfig, UpstreamConfig};
 use crate::policy::{IdempotencyMode, LimitKey, LimitPolicy, Mode, OnExhausted, Unsafe};
 use crate::time::Nanos;
 
-/// One question and the configuration's answer; `gap` where the answer is that nothing protects it.
+/// One question and the configuration's answer; `gap` if nothing protects against it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub question: &'static str,
@@ -69,7 +69,7 @@ fn limit_items(limits: &[&LimitPolicy], cost: u64) -> Vec<Item> {
     ]
 }
 
-/// A limit's key as it is written in the file.
+/// A limit's key in the file's syntax.
 #[must_use]
 pub fn keys(key: &[LimitKey]) -> String {
     let words: Vec<String> = key

@@ -3,7 +3,7 @@
 /// A compiled pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
-    /// `None` takes any method.
+    /// `None` matches any method.
     method: Option<String>,
     segments: Vec<Segment>,
     /// The pattern ends in `**`.
@@ -17,7 +17,7 @@ enum Segment {
 }
 
 impl PathPattern {
-    /// Takes every request: the endpoint behind the last one.
+    /// Matches every request: the implicit last endpoint.
     #[must_use]
     pub const fn everything() -> Self {
         Self { method: None, segments: Vec::new(), open: true }
@@ -53,7 +53,7 @@ impl PathPattern {
         Ok(Self { method, segments, open })
     }
 
-    /// The one method it takes; `None` takes any.
+    /// The only method that it matches; `None` matches any.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         self.method.as_deref()
@@ -76,7 +76,7 @@ impl PathPattern {
         self.open || rest.next().is_none()
     }
 
-    /// Whether everything that `other` takes is taken by this one too, so that `other` behind it is never reached.
+    /// Whether this pattern matches everything that `other` matches, so that `other` behind it is never reached.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let methods = self.method.is_none() || self.method == other.method;

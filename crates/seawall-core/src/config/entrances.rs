@@ -1,4 +1,4 @@
-//! The ways that lead to an upstream besides its name: hosts and ports, each of one upstream only.
+//! The routes to an upstream besides its name: hosts and ports, each for one upstream only.
 
 use super::fields::as_table;
 use super::model::{Config, UpstreamConfig};
@@ -30,7 +30,7 @@ pub(super) fn check(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>
     for upstream in &config.upstreams {
         let Some(address) = &upstream.listen else { continue };
         let path = format!("upstreams.{}.listen", upstream.name);
-        // Ports of upstreams are known by their addresses, those that the system chooses too.
+        // An upstream is found by its address, so two may not share one, not even with port 0.
         let is_same = |known: &&(String, &String)| {
             place::is_same_listener(known.1, address) || (known.0.starts_with("upstreams.") && known.1 == address)
         };

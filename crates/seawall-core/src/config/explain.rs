@@ -1,4 +1,4 @@
-//! Every resolved value of an endpoint and the layer it came from.
+//! Every resolved value of an endpoint and the layer that set it.
 
 use super::model::{EndpointConfig, UpstreamConfig};
 use super::node::{ConfigValue, Tree};

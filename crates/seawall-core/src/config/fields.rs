@@ -1,5 +1,5 @@
-//! Typed reads out of a merged tree. The walker has checked every kind and the built-in defaults hold every key,
-//! so a missing or mistyped field here is a bug in one of those two, not in a user's file.
+//! Typed reads from a merged tree. The walker has checked every kind and the built-in defaults hold every key, so a missing or mistyped
+//! field here is a bug in one of those two, not in a user's file.
 
 use super::node::{ConfigValue, Node, Tree};
 use super::place::{self, SecretRef};

@@ -1,4 +1,4 @@
-//! The tables of the configuration file (see `shape` for what an entry means).
+//! The tables of the configuration file (`shape` defines the entries).
 
 use super::model::ForwardedHeader;
 use super::shape::{KeyShape, TableShape, ValueKind, key, required};
@@ -30,7 +30,7 @@ pub static ROOT: TableShape = TableShape {
     ]],
 };
 
-/// The embedded defaults are written in the same language, plus the tables that only they may have.
+/// The embedded defaults use the same format, plus some tables of their own.
 pub static BUILTIN: TableShape = TableShape {
     what: "the built-in defaults",
     keys: &[&[
@@ -58,7 +58,7 @@ static EACH: TableShape = TableShape {
     ]],
 };
 
-/// What a preset file may hold.
+/// The keys of a preset file.
 pub static PRESET: TableShape = TableShape {
     what: "a preset",
     keys: &[

@@ -1,4 +1,4 @@
-//! Which layers make up an endpoint's policy, and in which order they are laid over each other.
+//! The layers of an endpoint's policy, and the order in which they are merged.
 
 use super::at_cost::AtCost;
 use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, size, text, texts, word, words};
@@ -34,7 +34,7 @@ pub(crate) fn each(name: &str) -> Tree {
     builtin().table("each").and_then(|each| each.table(name)).cloned().unwrap_or_default()
 }
 
-/// A shipped preset as a tree, read once; `None` where there is no such preset.
+/// A shipped preset as a tree, read once; `None` for an unknown name.
 pub(crate) fn preset(name: &str) -> Option<&'static Tree> {
     static TREES: LazyLock<Vec<OnceLock<Tree>>> = LazyLock::new(|| Preset::all().iter().map(|_| OnceLock::new()).collect());
     let preset = Preset::named(name)?;
@@ -48,7 +48,7 @@ pub(crate) fn preset(name: &str) -> Option<&'static Tree> {
     Some(tree)
 }
 
-/// A profile with its values marked as its own.
+/// A profile whose values name the profile as their origin.
 fn profile(name: &str) -> Option<Tree> {
     let tree = builtin().table("profiles")?.table(name)?;
     Some(relabel(tree, &ConfigLayer::Profile(Arc::from(name))))
@@ -74,17 +74,17 @@ pub(crate) fn preset_names() -> Vec<&'static str> {
     Preset::all().iter().map(|preset| preset.name).collect()
 }
 
-/// Below everything: the built-in defaults and the generic rules.
+/// The lowest layer: the built-in defaults and the generic rules.
 pub(crate) fn ground() -> Tree {
     let defaults = builtin().table("defaults").cloned().unwrap_or_default();
     let generic = preset("generic").map(|tree| tree.without(NOT_POLICY)).unwrap_or_default();
     generic.under(&defaults)
 }
 
-/// What a preset says about itself rather than about calls.
+/// A preset's keys that describe the preset and are not part of a policy.
 const NOT_POLICY: &[&str] = &["description", "docs_note", "aliases", "auth"];
 
-/// One level (`[defaults]`, an upstream, an endpoint) over what is below: its profile, its preset, then its own keys.
+/// Merges one level (`[defaults]`, an upstream, an endpoint) over `below`: its profile, its preset, then its own keys.
 pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Tree {
     let mut merged = below.clone();
     if let Some(node) = own.node("profile") {
@@ -97,7 +97,7 @@ pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Dia
     if let Some(node) = own.node("preset") {
         let name = fields::as_text(node).unwrap_or_default();
         match preset(name) {
-            // The generic rules are below everything already.
+            // The lowest layer contains the generic rules already.
             Some(_) if name == "generic" => {}
             Some(tree) => merged = merged.under(&tree.without(NOT_POLICY)),
             None => problems.push(unknown(node.origin.span.clone(), format!("{path}.preset"), "preset", name, preset_names())),
@@ -123,7 +123,7 @@ pub(crate) fn unknown<'a>(
     }
 }
 
-/// A merged tree as typed values.
+/// Converts a merged tree to typed values.
 pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> EndpointPolicy {
     let table = |name: &str| tree.table(name).cloned().unwrap_or_default();
     let (cache, idempotency) = (table("cache"), table("idempotency"));
@@ -173,7 +173,7 @@ fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Timeout {
     timeout
 }
 
-/// Each call in flight may hold as much in memory, so there is a bound.
+/// Each call in flight may hold this much in memory.
 const MAX_READ_AHEAD: u64 = 16 << 20;
 
 fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> u64 {
@@ -185,7 +185,7 @@ fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> u64 {
     bytes.min(MAX_READ_AHEAD)
 }
 
-/// `small` above `large` is an error where the user wrote both; an inherited one simply gives way.
+/// `small` above `large` is an error if the user wrote both; an inherited value gives way.
 fn contradiction(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Diagnostic>) {
     let (Some(low), Some(high)) = (tree.node(small), tree.node(large)) else { return };
     if duration(tree, small) > duration(tree, large) && low.origin.is_explicit() && high.origin.is_explicit() {

@@ -28,11 +28,11 @@ use node::ConfigLayer;
 use std::sync::Arc;
 use walk::Walker;
 
-/// Every default there is, commented: the reference manual of the file format.
+/// Every default, commented: the reference manual of the file format.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
-/// What `seawall config init --full` prints: every default as a comment, under the name that it has in a file, and an upstream,
-/// so that it is a valid file as it stands and pins nothing.
+/// The output of `seawall config init --full`: every default as a comment, under its name in a user's file, and one upstream, so that the
+/// text is a valid file and sets nothing.
 #[must_use]
 pub fn manual() -> String {
     let mut manual = String::with_capacity(DEFAULT_TOML.len() * 2);
@@ -40,7 +40,7 @@ pub fn manual() -> String {
         if !line.is_empty() && !line.starts_with('#') {
             manual.push_str("# ");
         }
-        // The defaults of repeated tables stand under names that no file of a user has.
+        // The defaults of repeated tables have section names that do not occur in users' files.
         let real = line.strip_prefix("[each.").and_then(|rest| rest.split_once("# ")).map(|(_, real)| real);
         manual.push_str(real.unwrap_or(line));
         manual.push('\n');
@@ -49,10 +49,10 @@ pub fn manual() -> String {
     manual
 }
 
-/// What `seawall config init` writes.
+/// The file that `seawall config init` writes.
 pub const STARTER_TOML: &str = include_str!("starter.toml");
 
-/// A policy file is written by people; one that is larger is something else.
+/// The largest policy file; a larger file is a mistake.
 pub const MAX_FILE: usize = 1 << 20;
 
 /// Reads a configuration file's bytes.
@@ -65,10 +65,10 @@ pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
     if problems.is_empty() { Ok(config) } else { Err(Invalid::new(file, text, problems)) }
 }
 
-/// Checks any TOML file against a shape: its text, what it says, and what does not fit the shape.
+/// Checks any TOML file against a shape. Returns its text, its tree and its problems.
 ///
 /// # Errors
-/// When it is too large, not UTF-8 or not TOML, so that there is nothing to go on with.
+/// When it is too large, not UTF-8 or not TOML, so that nothing else can be checked.
 pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::TableShape) -> Result<(&'b str, node::Tree, Vec<Diagnostic>), Invalid> {
     let refuse =
         |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Diagnostic::new(span, "", why)]));
@@ -97,7 +97,7 @@ pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::TableShape) 
     Ok((text, tree, problems))
 }
 
-/// The policy of any host that nobody configured: the built-in defaults and the generic rules.
+/// The policy of a host without configuration: the built-in defaults and the generic rules.
 #[must_use]
 pub fn default_policy() -> EndpointPolicy {
     layers::policy(&layers::ground(), "defaults", &mut Vec::new())

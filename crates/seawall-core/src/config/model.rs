@@ -1,4 +1,4 @@
-//! A configuration that has been read, merged and checked: what the rest of Seawall works with.
+//! The configuration after parsing, merging and checking, as the rest of Seawall uses it.
 
 use super::at_cost::AtCost;
 use super::endpoint::PathPattern;
@@ -29,14 +29,14 @@ pub struct Config {
 }
 
 words! {
-    /// The header in which trusted proxies say who calls.
+    /// The header in which trusted proxies name the caller.
     pub enum ForwardedHeader {
         XForwardedFor = "x-forwarded-for",
         Forwarded = "forwarded",
     }
 }
 
-/// What the gateway shows to callers who want TLS.
+/// The gateway's certificate and key for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     pub cert: String,
@@ -76,25 +76,25 @@ pub struct UpstreamConfig {
     pub name: String,
     pub url: Base,
     pub hosts: Vec<String>,
-    /// The address of a port of its own.
+    /// The address of the upstream's own port.
     pub listen: Option<String>,
-    /// It is a Seawall itself, and hears which requests are repeats.
+    /// The upstream is a Seawall; requests to it say whether they are repeats.
     pub seawall: bool,
-    /// Requests to it say that they came through here.
+    /// Requests to it have a header that names this Seawall as an intermediary.
     pub via: bool,
-    /// It gets the headers in which callers, or proxies before us, say where a request came from.
+    /// It receives the headers in which callers, or proxies before us, name a request's origin.
     pub forwarded: bool,
     pub preset: Option<String>,
     pub auth: Option<Auth>,
-    /// In the order of the file; the last one takes whatever no other does.
+    /// In the order of the file; the last one matches every other request.
     pub endpoints: Vec<Arc<EndpointConfig>>,
 }
 
-/// The endpoint of requests that no pattern takes.
+/// The endpoint of requests that no pattern matches.
 pub const CATCH_ALL: &str = "default";
 
 impl UpstreamConfig {
-    /// Puts rules in front of every endpoint's own, and in the place of those that have their names.
+    /// Puts rules in front of every endpoint's own; they replace rules of the same names.
     pub fn add_rules(&mut self, rules: &[&Rule]) {
         for endpoint in &mut self.endpoints {
             let policy = &mut Arc::make_mut(endpoint).policy;
@@ -104,7 +104,7 @@ impl UpstreamConfig {
         }
     }
 
-    /// The endpoint whose pattern is the first to take this request.
+    /// The first endpoint whose pattern matches this request.
     #[must_use]
     pub fn endpoint(&self, method: &str, path: &str) -> &Arc<EndpointConfig> {
         let path = path.split('?').next().unwrap_or(path);
@@ -118,11 +118,11 @@ pub struct EndpointConfig {
     pub name: String,
     pub matches: PathPattern,
     pub policy: EndpointPolicy,
-    /// The merged values with their origins, for `config explain` and for warnings that look at who said what.
+    /// The merged values with their origins, for `config explain` and for warnings that depend on origins.
     pub tree: Tree,
 }
 
-/// Everything that decides about calls to one endpoint.
+/// All settings for calls to one endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointPolicy {
     pub profile: String,
@@ -132,7 +132,7 @@ pub struct EndpointPolicy {
     pub limits: Vec<LimitPolicy>,
     pub pool: Option<String>,
     pub cost: u64,
-    /// Calls that may wait for a key, a pause or a breaker at once.
+    /// Calls that may wait at once for a key, a pause or a breaker.
     pub waiting: u32,
     pub at_cost: AtCost,
     /// `server.max_body` where absent.
@@ -140,7 +140,7 @@ pub struct EndpointPolicy {
     /// Responses up to this size are read whole before the caller gets any of them.
     pub read_ahead: u64,
     pub deadline_header: Option<String>,
-    /// Links of a response that point to the upstream point to the gateway.
+    /// Links in responses are rewritten from the upstream to the gateway.
     pub rewrite_links: bool,
     pub error_shape: ErrorShape,
     pub cache: CachePolicy,
@@ -157,7 +157,7 @@ pub struct Auth {
     pub inject: Inject,
     pub pick: Pick,
     pub reset: Reset,
-    /// How long a call waits for a key; what is left of its deadline where absent.
+    /// The longest wait for a key; if absent, the rest of the call's deadline.
     pub max_wait: Option<Nanos>,
     pub keys: Vec<KeyConfig>,
     pub refresh: Option<Refresh>,
@@ -178,7 +178,7 @@ pub struct Refresh {
     pub client_secret: SecretRef,
     pub refresh_token: Option<SecretRef>,
     pub scope: String,
-    /// The client names itself in the form and not by a header.
+    /// The client sends its credentials in the form instead of a header.
     pub client_in_body: bool,
 }
 
@@ -199,7 +199,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Headers that end with a reference to a secret: name, what stands before the secret, and the reference.
+    /// Headers that end with a reference to a secret: name, the text before the secret, and the reference.
     pub fn header_secrets(&self) -> impl Iterator<Item = (&str, &str, SecretRef)> {
         self.headers.iter().filter_map(|(name, value)| {
             let (before, secret) = place::header_secret(value)?;
@@ -216,7 +216,7 @@ pub struct Notify {
     pub events: Vec<String>,
 }
 
-/// Whether it would have been another.
+/// Keeps the running value; returns whether the new one differs.
 fn stay<T: Clone + PartialEq>(own: &mut T, running: &T) -> bool {
     let changed = own != running;
     own.clone_from(running);
@@ -224,14 +224,13 @@ fn stay<T: Clone + PartialEq>(own: &mut T, running: &T) -> bool {
 }
 
 impl Config {
-    /// For whoever takes no requests: what callers and operators would be asked for, or shown, is not needed.
+    /// Removes what only a server needs: the settings for callers and operators.
     pub fn uncalled(&mut self) {
         self.callers.clear();
         (self.server.admin_token, self.server.tls) = (None, None);
     }
 
-    /// Goes on with what only a restart can change, as it is in the configuration that is in force, and says which keys
-    /// wanted something else.
+    /// Keeps the running configuration's values of settings that need a restart. Returns the keys whose new values were ignored.
     pub fn stay_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
         let (own, old) = (&mut self.server, &running.server);
         let changed = [
@@ -259,7 +258,7 @@ impl Config {
         self.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|endpoint| (upstream.as_ref(), endpoint.as_ref())))
     }
 
-    /// The limits that a call under this policy passes: those of everybody, then its own.
+    /// The limits for a call under this policy: the global ones, then its own.
     pub fn limits_of<'a>(&'a self, policy: &'a EndpointPolicy) -> impl Iterator<Item = &'a LimitPolicy> {
         self.limits.iter().chain(&policy.limits)
     }
@@ -293,7 +292,7 @@ impl Config {
         all
     }
 
-    /// Those that stand under keys of their own.
+    /// Secrets under keys of their own.
     fn key_secrets(&self) -> Vec<(String, SecretRef)> {
         let mut all: Vec<(String, &SecretRef)> = self.server.admin_token.iter().map(|s| ("server.admin_token".to_owned(), s)).collect();
         all.extend(self.server.webhook_secret.iter().map(|s| ("server.webhook_secret".to_owned(), s)));
@@ -315,7 +314,7 @@ impl Config {
 }
 
 impl Auth {
-    /// For each key the number of its group; a key without one is a group of its own.
+    /// For each key the number of its group; a key without a group is a group of its own.
     #[must_use]
     pub fn group_numbers(&self) -> Vec<u16> {
         let names: Vec<&str> = self.keys.iter().map(|key| key.group.as_deref().unwrap_or(&key.id)).collect();
@@ -323,7 +322,7 @@ impl Auth {
         names.iter().map(|name| u16::try_from(first(name)).unwrap_or(u16::MAX)).collect()
     }
 
-    /// How many separate quotas the keys stand for.
+    /// The number of separate quotas of the keys.
     #[must_use]
     pub fn groups(&self) -> usize {
         let mut named = self.group_numbers();
@@ -333,7 +332,7 @@ impl Auth {
     }
 }
 
-/// A rate's count is the burst where none is given: a second's worth at once for `50/s`.
+/// The default burst is the rate's count: a second's worth at once for `50/s`.
 #[must_use]
 pub(crate) const fn default_burst(rate: Rate) -> u64 {
     rate.count

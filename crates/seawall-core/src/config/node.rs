@@ -1,4 +1,4 @@
-//! A checked value and where it came from, and how layers of values are laid over each other.
+//! A checked value with its origin, and the merging of layers.
 
 use crate::classify::Rule;
 use crate::policy::{Rate, Share};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which layer a value was written in.
+/// The layer that set a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigLayer {
     BuiltIn,
@@ -26,7 +26,7 @@ pub struct ValueOrigin {
 }
 
 impl ValueOrigin {
-    /// Whether the user wrote this, rather than inherited it.
+    /// Whether the user wrote this value, instead of inheriting it.
     #[must_use]
     pub const fn is_explicit(&self) -> bool {
         matches!(self.layer, ConfigLayer::File(_))
@@ -108,8 +108,7 @@ impl Tree {
         }
     }
 
-    /// This tree with `over` laid on top: tables field by field, everything else replaced whole,
-    /// except that rules are put before those that were there.
+    /// Returns this tree with `over` merged on top: tables key by key, rules in front of the existing ones, everything else replaced whole.
     #[must_use]
     pub fn under(&self, over: &Self) -> Self {
         let mut merged = self.clone();
@@ -129,7 +128,7 @@ impl Tree {
         merged
     }
 
-    /// Only these keys, for layers that must not pass everything on.
+    /// Drops these keys, for layers that must not pass everything on.
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
         Self(self.0.iter().filter(|(name, _)| !names.contains(&name.as_str())).map(|(name, node)| (name.clone(), node.clone())).collect())
@@ -137,7 +136,7 @@ impl Tree {
 }
 
 impl std::fmt::Display for ConfigValue {
-    /// As it would be written in the file.
+    /// Formats the value in the file's syntax.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Duration(length) => write!(f, "\"{length}\""),

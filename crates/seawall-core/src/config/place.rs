@@ -2,7 +2,7 @@
 
 use crate::policy::LimitKey;
 
-/// Where a secret is kept. Reading it is the program's business, not ours.
+/// The place of a secret. The core does not read it; the program does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SecretRef {
     Env(String),
@@ -10,7 +10,7 @@ pub enum SecretRef {
 }
 
 impl SecretRef {
-    /// A reference, if the text is one.
+    /// Parses a reference, if the text is one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         secret(text).ok()
@@ -44,7 +44,7 @@ pub(crate) fn secret(text: &str) -> Result<SecretRef, String> {
     }
 }
 
-/// A header's value that is a reference to a secret, or ends with one behind a space: what stands before it, and the reference.
+/// Parses a header value that ends with a reference to a secret, alone or after a space. Returns the text before it, and the reference.
 #[must_use]
 pub fn header_secret(value: &str) -> Option<(&str, SecretRef)> {
     let start = value.rfind(' ').map_or(0, |space| space + 1);
@@ -101,7 +101,7 @@ pub(crate) fn cidr(text: &str) -> Result<ipnet::IpNet, String> {
     network.map(canonical).map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
 }
 
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: addresses are compared in their own family.
+/// Converts IPv4-mapped networks: `::ffff:10.0.0.0/104` becomes `10.0.0.0/8`, so that addresses compare in one family.
 fn canonical(network: ipnet::IpNet) -> ipnet::IpNet {
     match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
         (address @ std::net::IpAddr::V4(_), Some(length)) if network.max_prefix_len() == 128 => {
@@ -141,12 +141,12 @@ pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// Headers that say how a message is framed and where it goes, which only we may write.
+/// Headers for framing and routing, which only the gateway may write.
 const FRAMING: [&str; 9] =
     ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// # Errors
-/// When this is no name of a header that can be added to a request.
+/// When this is not the name of a header that may be added to a request.
 pub(crate) fn header(name: &str) -> Result<(), String> {
     if !is_header_name(name) {
         return Err(format!("`{name}` cannot be a header name"));
@@ -158,7 +158,7 @@ pub(crate) fn header(name: &str) -> Result<(), String> {
 }
 
 /// # Errors
-/// When this cannot be the value of a header: it would end the header, or be refused by whoever reads it.
+/// When this cannot be the value of a header: it would end the header, or recipients would refuse it.
 pub(crate) fn header_value(text: &str) -> Result<(), String> {
     match text.chars().find(|c| !matches!(c, ' '..='~')) {
         Some(c) => Err(format!("cannot be the value of a header: {c:?} is not a printable ASCII character")),
@@ -167,7 +167,7 @@ pub(crate) fn header_value(text: &str) -> Result<(), String> {
 }
 
 /// # Errors
-/// When this cannot stand as a string in `RateLimit` fields (RFC 9651) and stay what it is.
+/// When this cannot be a string in `RateLimit` fields (RFC 9651) without changing.
 pub(crate) fn label(text: &str) -> Result<(), String> {
     if text.is_empty() || text.len() > 64 {
         return Err("a name has 1 to 64 characters".to_owned());
@@ -178,23 +178,23 @@ pub(crate) fn label(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether two listeners want the same port of the same address.
+/// Whether two listeners use the same port of the same address.
 #[must_use]
 pub(crate) fn is_same_listener(a: &str, b: &str) -> bool {
     let (Ok((a, port)), Ok((b, other))) = (listen(a), listen(b)) else { return false };
     let address = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().ok();
     let (one, two) = (address(&a), address(&b));
-    // A wildcard takes its port on every address, and `localhost` is one of the loopback addresses: which one, the machine decides.
+    // A wildcard takes its port on every address. `localhost` is one of the loopback addresses, depending on the machine.
     let every = |address: Option<std::net::IpAddr>| address.is_some_and(|address| address.is_unspecified());
     let first =
         |address: Option<std::net::IpAddr>| address.is_some_and(|address| ["127.0.0.1", "::1"].contains(&address.to_string().as_str()));
     let is_local = |host: &str| host.eq_ignore_ascii_case("localhost");
     let is_same = a.eq_ignore_ascii_case(&b) || one.is_some() && one == two;
-    // Port 0 is a different one each time.
+    // The system chooses another port each time for port 0.
     port != 0 && port == other && (is_same || every(one) || every(two) || is_local(&a) && first(two) || is_local(&b) && first(one))
 }
 
-/// Where a credential goes in a request.
+/// The place of a credential in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inject {
     Query(String),
@@ -208,7 +208,7 @@ pub enum Inject {
 
 impl Inject {
     /// # Errors
-    /// When the text is none of the forms that there are.
+    /// When the text is none of these forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == "basic" {
             return Ok(Self::Basic);

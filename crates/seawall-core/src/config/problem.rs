@@ -1,5 +1,5 @@
-//! What is wrong with a configuration file, shown the way rustc shows it: file, line, column, the line itself, and help.
-//! Secrets that were written inline are masked before anything is rendered.
+//! Problems of a configuration file, rendered in rustc's style: file, line, column, the line itself, and help. Secrets that were written
+//! inline are masked before anything is rendered.
 
 use crate::discretion;
 use crate::spelling::nearest;
@@ -8,15 +8,15 @@ use regex::Regex;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// Nobody reads more at once.
+/// The most problems shown at once.
 const SHOWN: usize = 50;
 
-/// One thing to mend.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Byte range in the file.
     pub span: Range<usize>,
-    /// Dotted key path, such as `upstreams.youtube.retry.base`; empty where no key is to blame.
+    /// Dotted key path, such as `upstreams.youtube.retry.base`; empty if the problem has no key.
     pub path: String,
     pub message: String,
     pub help: Option<String>,
@@ -87,7 +87,7 @@ impl Invalid {
 
     fn render_one(&self, renderer: &Renderer, problem: &Diagnostic) -> String {
         let title = if problem.path.is_empty() { problem.message.clone() } else { format!("`{}`: {}", problem.path, problem.message) };
-        // Only the line itself: a snippet looks through all that it is given.
+        // Passes only the line itself, because a snippet scans its whole input.
         let span = clamp(&self.text, &problem.span);
         let from = self.text[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
         let to = self.text[span.end..].find('\n').map_or(self.text.len(), |newline| span.end + newline);
@@ -124,7 +124,7 @@ fn floor_char(text: &str, at: usize) -> usize {
 fn clamp(text: &str, span: &Range<usize>) -> Range<usize> {
     let start = floor_char(text, span.start);
     let end = floor_char(text, span.end).max(start);
-    // A span over many lines would print them all; the first is where the reader must look.
+    // A span over many lines would print them all, so only its first line is shown.
     let end = text[start..end].find('\n').map_or(end, |newline| start + newline);
     start..end
 }
@@ -133,8 +133,8 @@ fn clamp(text: &str, span: &Range<usize>) -> Range<usize> {
 const ASSIGNED: &str =
     r#"(?i)["']?([a-z0-9_-]+)["']?\s*=\s*("{3}(?s:.*?)(?:"{3}|\z)|'{3}(?s:.*?)(?:'{3}|\z)|"(?:\\.|[^"\\\n])*|'[^'\n]*|[^\s#,}\]\["'{]+)"#;
 
-/// What may be a secret wherever it stands: a list of bare keys, user information and query of a URL, the query of a path, and a header's
-/// value without the place for the secret.
+/// Other places of secrets: a list of bare keys, user information and query of a URL, the query of a path, and a header's value without the
+/// placeholder for the secret.
 const ANYWHERE: [&str; 5] = [
     r#"(?i)\bkeys\s*=\s*\[([^\]{]*)"#,
     r#"://([^\s"']+)@"#,
@@ -143,14 +143,14 @@ const ANYWHERE: [&str; 5] = [
     r#"(?i)\bheader:[a-z0-9_-]+:\s*(?:(?:bearer|basic|token)\s+)?([^{"'\n]+)["'\n]"#,
 ];
 
-/// Names that hold secrets, or were meant to.
+/// Parts of the names of secrets, also as users misspell them.
 const SECRETS: [&str; 8] = ["secret", "token", "password", "passwd", "credential", "api_key", "apikey", "client_id"];
 
-/// Keys of ours that end like secrets and are none.
+/// Keys of ours whose names look like secrets and are not.
 const OPEN: [&str; 2] = ["key", "client_auth"];
 
-/// Blanks out whatever may be a secret and is no reference to one, keeping every byte offset. For every text of a configuration that
-/// is shown: also one that was not taken may hold a secret.
+/// Masks possible secrets that are not references, and keeps every byte offset. Use it for every text of a configuration that is shown: a
+/// rejected file may hold secrets too.
 #[must_use]
 pub fn masked(text: &str) -> String {
     static PATTERNS: LazyLock<(Regex, [Regex; 5])> = LazyLock::new(|| {
@@ -180,14 +180,14 @@ pub fn masked(text: &str) -> String {
     out
 }
 
-/// Whether the name, or the one that was meant by it, holds a secret.
+/// Whether the name, or the known name closest to it, is that of a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_header = || !OPEN.contains(&name.as_str()) && discretion::is_secret(&name);
     SECRETS.iter().any(|secret| name.contains(secret)) || nearest(&name, SECRETS).is_some() || is_header()
 }
 
-/// As long as the text in bytes; line breaks stay where they are.
+/// Stars for every byte of the text; line breaks stay.
 fn stars(text: &str) -> String {
     text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect()
 }

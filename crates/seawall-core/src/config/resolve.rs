@@ -1,4 +1,4 @@
-//! From checked trees to a `Config`: merges layers, looks up every name, refuses contradictions.
+//! Converts checked trees to a `Config`: merges layers, looks up every name, refuses contradictions.
 
 use super::endpoint::PathPattern;
 use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
@@ -17,7 +17,7 @@ use crate::policy::{Algorithm, Backoff, BackoffKind, BulkheadPolicy, Fail, Limit
 use crate::request_target::RequestTarget;
 use std::sync::Arc;
 
-/// Everything that can be resolved is, so that semantic problems are reported beside misspelt keys.
+/// Resolves as much as possible, so that semantic problems are reported together with misspelt keys.
 pub(crate) fn config(tree: &Tree, problems: &mut Vec<Diagnostic>) -> Config {
     let builtin = layers::builtin();
     let table = |name: &str| builtin.table(name).cloned().unwrap_or_default().under(tree.table(name).unwrap_or(&Tree::default()));
@@ -159,7 +159,7 @@ fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Diagn
     endpoints
 }
 
-/// Why this endpoint cannot stand behind those before it.
+/// The reason why this endpoint conflicts with those before it.
 fn clash(name: &str, matches: &PathPattern, before: &[Arc<EndpointConfig>]) -> Option<String> {
     if name == CATCH_ALL {
         return Some(format!("`{CATCH_ALL}` is the name of the endpoint that takes what no other does; its policy is the upstream's own"));
@@ -217,7 +217,7 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
     })
 }
 
-/// A pool's keys fit the mask of keys that one call has already tried.
+/// A pool has at most as many keys as a call's set of tried keys can hold.
 pub const MAX_KEYS: usize = crate::lease::KeySet::MAX_KEYS;
 
 fn key(own: &Tree) -> Option<KeyConfig> {
@@ -274,7 +274,7 @@ fn notify(own: &Tree) -> Option<Notify> {
     })
 }
 
-/// Names that point at something must find it.
+/// Checks that every referenced name exists.
 fn references(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let upstreams: Vec<&str> = tree.table("upstreams").map(|table| table.0.keys().map(String::as_str).collect()).unwrap_or_default();
     let pools: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -324,7 +324,7 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     exposed(tree, config, problems);
 }
 
-/// Headers and parameters that are called like secrets hold references, as every secret of the file does. A path has none.
+/// Headers and parameters with a secret's name must be references, as every secret of the file. A path cannot hold one.
 fn schedule_secrets(tree: &Tree, problems: &mut Vec<Diagnostic>) {
     for (i, node) in tree.list("schedules").iter().enumerate() {
         let path = as_table(node).and_then(|schedule| schedule.table("request")?.node("path"));
@@ -347,7 +347,7 @@ fn schedule_secrets(tree: &Tree, problems: &mut Vec<Diagnostic>) {
     }
 }
 
-/// A token says who is calling, so it can be only one caller's.
+/// A token identifies one caller, so two callers cannot share it.
 fn callers(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let mut tokens = std::collections::BTreeMap::new();
     for caller in &config.callers {
@@ -360,7 +360,7 @@ fn callers(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     }
 }
 
-/// A dashboard that holds every key's fate must not be open to the network.
+/// The dashboard shows every key's state, so it must not be open to the network.
 fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let server = |key| tree.table("server").and_then(|server| server.node(key));
     let node = server("admin");

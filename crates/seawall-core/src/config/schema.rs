@@ -72,7 +72,7 @@ fn pattern(pattern: &str) -> Value {
     json!({ "type": "string", "pattern": pattern })
 }
 
-/// Rules allow more forms than their shape can say: `wait` may be a table or a list, `status` holds words too.
+/// Adds the forms of rules that their shape cannot express: `wait` may be a table or a list, `status` may hold words.
 fn rules(shape: &TableShape) -> Value {
     let mut rule = table(shape);
     if let Some(wait) = rule.pointer_mut("/properties/wait") {

@@ -1,15 +1,15 @@
-//! How a configuration file may look, as data: every table, key, kind of value and one line on what it is for.
-//! The checker, the JSON Schema and the reference all read these tables, so they cannot disagree.
+//! The configuration file's structure as data: every table, key, kind of value and one line of description. The checker, the JSON Schema
+//! and the reference all read these tables, so they cannot disagree.
 
-/// What a value may be.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueKind {
-    /// May it be zero?
+    /// Whether zero is allowed.
     Duration {
         zero: bool,
     },
     Size,
-    /// May it be zero?
+    /// Whether zero is allowed.
     Rate {
         zero: bool,
     },
@@ -26,9 +26,9 @@ pub enum ValueKind {
     Text,
     /// The name of a header that we may add to a request.
     Header,
-    /// What may stand behind the name of a header.
+    /// The value of a header.
     HeaderValue,
-    /// A name that also stands between quotes in a header.
+    /// A name that is also written in quotes in a header.
     Label,
     /// One of a closed set.
     Word(&'static [&'static str]),
@@ -38,7 +38,7 @@ pub enum ValueKind {
     Url,
     /// A URL, or a reference to one.
     UrlOrSecret,
-    /// `sqlite:…`, `postgres://…`, `local`, `redis://…`: told apart by the prefixes given.
+    /// `sqlite:…`, `postgres://…`, `local`, `redis://…`: one of the given prefixes.
     Place(&'static [&'static str]),
     /// `HOST:PORT`.
     Listen,
@@ -61,13 +61,13 @@ pub enum ValueKind {
     Map(&'static TableShape),
     /// `[[name]]`.
     Tables(&'static TableShape),
-    /// `[[classify]]`: read by the classifier's own parser; the table is what the schema shows.
+    /// `[[classify]]`: read by the classifier's own parser; the schema shows the table.
     Rules(&'static TableShape),
     /// Free-form strings by free-form names.
     Strings,
     /// Whole numbers by free-form names.
     Counts,
-    /// The second where a table is written, the first otherwise.
+    /// The second if the value is a table, else the first.
     Either(&'static Self, &'static Self),
 }
 
@@ -81,7 +81,7 @@ pub struct KeyShape {
 
 #[derive(Clone, Copy, Debug)]
 pub struct TableShape {
-    /// What one of these is called in messages.
+    /// The name for one of these tables in messages.
     pub what: &'static str,
     /// Several slices, so that endpoints and upstreams share the policy keys.
     pub keys: &'static [&'static [KeyShape]],

@@ -1,4 +1,4 @@
-//! The little of URLs that configuration needs: scheme, host, port and a path prefix, nothing that could carry a secret.
+//! A minimal URL parser for the configuration: scheme, host, port and a path prefix, without parts that could hold a secret.
 
 /// An absolute http(s) URL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub struct Base {
 
 impl Base {
     /// # Errors
-    /// When it is no absolute http(s) URL, or carries user information, a query or a fragment.
+    /// When it is not an absolute http(s) URL, or has user information, a query or a fragment.
     pub fn parse(text: &str) -> Result<Self, String> {
         let base = Self::parse_callback(text)?;
         if text.contains(['?', '#']) {
@@ -24,7 +24,7 @@ impl Base {
     /// As `parse`, but a query is allowed: callbacks and web hooks may need one.
     ///
     /// # Errors
-    /// When it is no absolute http(s) URL or carries user information.
+    /// When it is not an absolute http(s) URL or has user information.
     pub fn parse_callback(text: &str) -> Result<Self, String> {
         let (tls, rest) = if let Some(rest) = text.strip_prefix("https://") {
             (true, rest)
@@ -46,14 +46,14 @@ impl Base {
         Ok(Self { tls, host: host.to_ascii_lowercase(), port, path: path.to_owned() })
     }
 
-    /// `host`, or `host:port` where the port is not the scheme's own: what goes into the Host header.
+    /// `host`, or `host:port` if the port is not the scheme's default: the value of the Host header.
     #[must_use]
     pub fn authority(&self) -> String {
         let default = if self.tls { 443 } else { 80 };
         if self.port == default { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
     }
 
-    /// Whether the two share scheme, host and port: what a key is bound to.
+    /// Whether the two share scheme, host and port. A key is bound to its origin.
     #[must_use]
     pub fn same_origin(&self, other: &Self) -> bool {
         self.tls == other.tls && self.host == other.host && self.port == other.port

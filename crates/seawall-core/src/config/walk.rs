@@ -1,5 +1,5 @@
-//! From TOML text to checked values: every key is looked up in the shape, every value parsed by its kind,
-//! and every problem is collected rather than stopping at the first.
+//! Parses TOML text into checked values: every key is looked up in the shape, every value parsed by its kind, and all problems are
+//! collected.
 
 use super::node::{ConfigLayer, ConfigValue, Node, Tree, ValueOrigin};
 use super::problem::Diagnostic;
@@ -19,7 +19,7 @@ pub(crate) struct Walker<'t> {
     pub layer: ConfigLayer,
     pub partial: bool,
     pub problems: Vec<Diagnostic>,
-    /// Where each line after the first begins: counting anew for every value makes large files slow.
+    /// The start of each line after the first; counting lines again for every value would make large files slow.
     lines: Vec<usize>,
 }
 
@@ -29,7 +29,7 @@ impl<'t> Walker<'t> {
         Self { text, layer, partial, problems: Vec::new(), lines }
     }
 
-    /// The document's tree; whatever is wrong is in `problems`.
+    /// Returns the document's tree; the problems are in `problems`.
     pub(crate) fn document(&mut self, shape: &'static TableShape) -> Tree {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         for error in errors {
@@ -197,14 +197,14 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Names become path segments, metric labels and log fields.
+/// Names must be usable as path segments, metric labels and log fields.
 fn bad_name(name: &str) -> Option<String> {
     let fine = !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     (!fine || name == "-" || name.starts_with('.'))
         .then(|| format!("`{name}` cannot be a name: use letters, digits, `-`, `_` and `.`, at most 64"))
 }
 
-/// A single value by its kind.
+/// Parses a single value by its kind.
 fn leaf(kind: &'static ValueKind, value: &DeValue<'_>) -> Result<ConfigValue, String> {
     match (kind, value) {
         (ValueKind::Duration { zero }, DeValue::String(text)) => match units::duration(text)? {
@@ -252,7 +252,7 @@ fn float(text: &str, min: f64, max: f64) -> Result<ConfigValue, String> {
     }
 }
 
-/// The kinds that are strings with a grammar.
+/// Checks the kinds that are strings with a grammar.
 fn text_value(kind: &'static ValueKind, text: &str) -> Result<ConfigValue, String> {
     match kind {
         ValueKind::Text => Ok(()),
@@ -285,7 +285,7 @@ fn article(word: &str) -> String {
     format!("{} {word}", if vowel { "an" } else { "a" })
 }
 
-/// What a kind wants, in words, for messages.
+/// Describes a kind for error messages.
 pub(crate) fn expected(kind: &ValueKind) -> &'static str {
     match kind {
         ValueKind::Duration { .. } => "a duration such as \"250ms\" or \"3m\"",

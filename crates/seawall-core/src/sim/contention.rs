@@ -1,7 +1,7 @@
 //! Optimistic concurrency: N clients, one row, each must write once (the AWS "exponential backoff and jitter" experiment).
 //!
-//! A try is read → version → write(version), four hops of `abs(Normal(10, 2))` ms; the write succeeds only if no other
-//! write got there first. It shows what jitter buys where clients contend with each other.
+//! A try is read → version → write(version), four hops of `abs(Normal(10, 2))` ms; the write succeeds only if no other write got there
+//! first. It shows the benefit of jitter when clients contend with each other.
 
 use super::queue::Queue;
 use super::{Mean, stream};
@@ -16,7 +16,7 @@ const BASE: Nanos = Nanos::from_millis(5);
 const CAP: Nanos = Nanos::from_millis(2000);
 
 words! {
-    /// How a client waits after it lost the race.
+    /// A client's wait after it lost the race.
     pub enum Strategy {
         None = "none",
         Exponential = "exponential",
@@ -27,15 +27,15 @@ words! {
 }
 
 impl Strategy {
-    /// The product's own backoff; `None` waits not at all.
+    /// The product's own backoff; `None` does not wait.
     const fn backoff(self) -> Option<Backoff> {
         let (kind, cap) = match self {
             Self::None => return None,
             Self::Exponential => (BackoffKind::Exponential, CAP),
             Self::Equal => (BackoffKind::EqualJitter, CAP),
             Self::Full => (BackoffKind::FullJitter, CAP),
-            // The model is `min(cap, U(base, 3s))`, which piles up at the cap; the product narrows the range instead and
-            // stays spread. Drawn without a cap the two agree, so the model's clamp is applied to the draw.
+            // The model is `min(cap, U(base, 3s))`, which piles up at the cap; the product narrows the range instead and stays spread.
+            // Drawn without a cap the two agree, so the model's clamp is applied to the draw.
             Self::Decorrelated => (BackoffKind::Decorrelated, Nanos::MAX),
         };
         Some(Backoff { kind, base: BASE, factor: 2.0, cap, jitter: Share::ZERO })
@@ -67,7 +67,7 @@ pub struct ContentionRow {
     pub strategy: Strategy,
     /// Writes that reached the server.
     pub calls_mean: f64,
-    /// When the last client had its answer.
+    /// When the last client got its response.
     pub time_ms_mean: f64,
 }
 
@@ -89,7 +89,7 @@ fn row(config: &ContentionConfig, clients: u32, strategy: Strategy) -> Contentio
     ContentionRow { clients, strategy, calls_mean: calls.or_zero(), time_ms_mean: time_ms.or_zero() }
 }
 
-/// What reaches the server. The two hops on the client's side meet nobody else, so they are part of the delay before these.
+/// Events at the server. The two hops on the client's side involve no other client, so they are part of the delay before these events.
 #[derive(Clone, Copy, Debug)]
 enum ContentionEvent {
     Read { client: usize },

@@ -1,5 +1,5 @@
-//! The chance that a call gives up while its upstream is down: every send is answered with 503 until the upstream is back. The call machine
-//! decides, with the breaker, the retry budget, keys, limits, pools and waiting that the configuration gives the endpoint.
+//! The chance that a call gives up while its upstream is down: every send gets a 503 until the upstream is back. The call machine decides,
+//! with the breaker, the retry budget, keys, limits, pools and waiting that the configuration gives the endpoint.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::record::{Code, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
 
-/// How long the upstream takes for an answer.
+/// The upstream's response time.
 const LATENCY: Nanos = Nanos::from_millis(10);
 /// Enough calls for an error below two points.
 const ENOUGH_CALLS: u64 = 2_000;
 const MAX_RUNS: u32 = 100;
-/// A part of an outage with so many calls is simulated first, and a part with more calls than that never.
+/// Calls in the part of an outage that is simulated first, and the most calls of any part.
 const PART_CALLS: (f64, f64) = (4_000.0, 20_000.0);
-/// What one run simulates at most.
+/// The most events of one run.
 const MAX_EVENTS: u32 = 500_000;
-/// Calls that go on arriving once the upstream is back: they compete with those that waited.
+/// Calls that arrive after the upstream is back and compete with calls that waited.
 const CALLS_AFTER: u32 = 1_000;
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
-/// Returns for each outage the share of the calls that begin while the upstream is down and are not answered. Calls that a limit of ours
-/// refuses do not count.
+/// Returns for each outage the share of the calls that begin while the upstream is down and fail. Calls that a limit of ours refuses do not
+/// count.
 ///
-/// The same configuration gives the same numbers. A long outage is simulated in part: only calls that begin shortly before its end are
-/// answered, and the part is long enough when hardly any is that began in its first half.
+/// The same configuration gives the same numbers. A long outage is simulated in part: only calls that begin shortly before its end succeed,
+/// and the part is long enough when hardly any call from its first half does.
 #[must_use]
 pub fn gives_up(
     config: &Config,
@@ -65,12 +65,12 @@ pub fn gives_up(
     outages.iter().map(chance).collect()
 }
 
-/// What became of the calls that began in an outage.
+/// The results of the calls that began in an outage.
 #[derive(Clone, Copy, Debug, Default)]
 struct DowntimeResult {
     begun: u64,
     answered: u64,
-    /// Of these, how many began in the first half of the outage.
+    /// The part of these that began in the first half of the outage.
     early: u64,
 }
 
@@ -97,7 +97,7 @@ fn simulate(
     sum
 }
 
-/// How much of an outage is simulated first: enough calls, and enough time for an open time that grows.
+/// The length of the part that is simulated first: enough calls, and enough time for an open time that grows.
 fn first_part(endpoint: &EndpointConfig, calls_per_second: f64, outage: Nanos) -> Nanos {
     let breaker = &endpoint.policy.breaker;
     let growing = if breaker.open_max > breaker.open { breaker.open_max.times(3) } else { Nanos::ZERO };
@@ -105,13 +105,13 @@ fn first_part(endpoint: &EndpointConfig, calls_per_second: f64, outage: Nanos) -
     aligned(endpoint, part.min(Nanos::from_secs_f64(PART_CALLS.1 / calls_per_second)), outage)
 }
 
-/// The part, a little longer, so that it ends in the same moment of the breaker's open time as the whole.
+/// Extends the part a little, so that it ends at the same phase of the breaker's open time as the whole outage.
 fn aligned(endpoint: &EndpointConfig, part: Nanos, outage: Nanos) -> Nanos {
     let open = endpoint.policy.breaker.open_max.max(endpoint.policy.breaker.open);
     (part + Nanos((outage - part).0.checked_rem(open.0).unwrap_or(0))).min(outage)
 }
 
-/// Names everything of an endpoint's configuration that its chances depend on. Endpoints with the same text have the same chances.
+/// Describes every setting that an endpoint's chances depend on. Endpoints with the same text have the same chances.
 #[must_use]
 pub fn fingerprint(config: &Config, (upstream, endpoint): (&UpstreamConfig, &EndpointConfig)) -> String {
     let shared = SharedCells::calm(config, upstream, endpoint, 1.0, Mono(0));
@@ -130,7 +130,7 @@ fn seen(method: &str, status: u16) -> ObservedResult<'_> {
     ObservedResult { method, result: Ok(status), headers: &(), body: b"", latency: LATENCY }
 }
 
-/// Whether requests to the endpoint have an idempotency key, their callers' own or one that is made for them.
+/// Whether requests to the endpoint have an idempotency key, from their callers or generated.
 fn is_keyed(endpoint: &EndpointConfig) -> bool {
     matches!(endpoint.policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)
 }
@@ -151,10 +151,10 @@ struct DowntimeWorld {
     queue: Queue<DowntimeEvent>,
     arrivals: Rng,
     gap_s: f64,
-    /// When the outage begins and when it ends.
+    /// The begin and end of the outage.
     down: (Mono, Mono),
     after: u32,
-    /// When a call began, if in the outage, by its number.
+    /// For each call, by its number, when it began, if in the outage.
     counted: Vec<Option<Mono>>,
     /// Calls that began in the outage and have not ended.
     open: u32,
@@ -180,7 +180,7 @@ impl DowntimeWorld {
             found: DowntimeResult::default(),
         };
         let first = down.0 + world.gap();
-        // Where calls are rare, the question is what happens to one that does fall into the outage.
+        // If calls are rare, place one in the outage, because the question is what happens to such a call.
         let first = if first < down.1 { first } else { down.0 + Nanos(world.arrivals.up_to(down.1.since(down.0).0.saturating_sub(1))) };
         world.queue.push(first, DowntimeEvent::Arrival);
         world

@@ -1,5 +1,5 @@
-//! The thundering herd: 500 workers fail in the same instant and come back by their own backoff.
-//! It counts how many come back at once, which is what brings a recovering upstream down again.
+//! The thundering herd: 500 workers fail in the same instant and retry with their own backoff. It counts the simultaneous retries, which
+//! bring a recovering upstream down again.
 
 use super::queue::Queue;
 use super::stats::{accumulate, count_at, divide};
@@ -13,12 +13,12 @@ pub const WORKERS: u32 = 500;
 /// The width of a bucket of [`HerdRow::retries_per_bucket`].
 pub const BUCKET: Nanos = Nanos::from_millis(100);
 const BUCKETS_PER_SECOND: usize = 10;
-/// What the upstream serves in each bucket while its capacity is scarce.
+/// Requests per bucket that the upstream serves while its capacity is scarce.
 const CAPACITY: u32 = 10;
 const OUTAGE_END: Mono = Mono(10_000_000_000);
 
 words! {
-    /// What the workers come back to.
+    /// The upstream's state when the workers retry.
     pub enum Scenario {
         /// Healthy again at once.
         Spike = "spike",
@@ -34,7 +34,7 @@ words! {
 pub struct HerdPolicy {
     pub name: String,
     pub backoff: Backoff,
-    /// Sends in all; the one that fails at t = 0 is the first.
+    /// The maximum of sends; the send that fails at t = 0 is the first.
     pub attempts: u32,
 }
 
@@ -103,7 +103,7 @@ fn row(config: &HerdConfig, scenario: Scenario, arm: &HerdPolicy) -> HerdRow {
     let mut means = [Mean::default(); 5];
     let mut retries_per_bucket = Vec::new();
     for run in 0..config.runs {
-        // Every arm meets the same chance, so that arms differ by policy and not by luck.
+        // Every arm gets the same random stream, so that arms differ by policy and not by luck.
         let herd = Herd::new(scenario, arm, stream(config.seed, [scenario as u64, u64::from(run), 0])).finish();
         let values = [herd.peak(1), herd.peak(BUCKETS_PER_SECOND), herd.retries(), herd.succeeded, herd.dead];
         for (mean, value) in means.iter_mut().zip(values) {

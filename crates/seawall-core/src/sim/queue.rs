@@ -1,5 +1,5 @@
-//! The event queue: earliest first, and first in, first out among events of one instant, so that a run
-//! never depends on how a heap happens to break ties.
+//! The event queue: earliest first, and first in, first out among events of one instant, so that a run never depends on the tie-breaking of
+//! a heap.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

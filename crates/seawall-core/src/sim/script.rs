@@ -1,5 +1,5 @@
-//! Calls of one endpoint, one after another, whose results somebody has written down: the simulator's own traffic as a
-//! trace that other drivers of the call machine can be held against.
+//! Calls of one endpoint, one after another, with scripted results: the simulator's trace, to compare with other drivers of the call
+//! machine.
 
 use super::shared::CallerView;
 use super::traffic::{Traffic, WaitReason};
@@ -10,7 +10,7 @@ use crate::record::{AttemptOutcome, ErrorKind};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
 
-/// What becomes of one send.
+/// The result of one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendFate {
     pub latency: Nanos,
@@ -19,7 +19,7 @@ pub struct SendFate {
     pub retry_after: Option<u32>,
 }
 
-/// What happened, and when.
+/// The events of a run, with their times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventTrace {
     pub sends: Vec<(Mono, u32)>,
@@ -27,8 +27,8 @@ pub struct EventTrace {
     pub finishes: Vec<CallEnd>,
 }
 
-/// Plays calls to the configuration's first endpoint. Each begins so long after the one before has ended; sends meet the
-/// fates in turn, over and over.
+/// Plays calls to the configuration's first endpoint. Each call begins one gap after the end of the call before; sends take the results in
+/// turn, over and over.
 #[must_use]
 pub fn play(config: &Config, gaps: &[Nanos], fates: &[SendFate], seed: u64, start: Now) -> EventTrace {
     let mut traffic = Traffic::new(config, CallerView::Many, Rng::seeded(seed));
@@ -71,7 +71,7 @@ pub fn play(config: &Config, gaps: &[Nanos], fates: &[SendFate], seed: u64, star
     trace
 }
 
-/// The wall clock as a machine shows it: whole milliseconds since the start, and no rounding that adds up.
+/// The wall clock as a machine shows it: whole milliseconds since the start, without accumulated rounding.
 fn later(now: Now, length: Nanos, start: Now) -> Now {
     let mono = now.mono + length;
     let since = i64::try_from(mono.since(start.mono).as_millis()).unwrap_or(i64::MAX);

@@ -1,5 +1,5 @@
-//! The upstream: a fixed crew of workers behind one queue. It is never told that a caller has given up, so
-//! abandoned work is done all the same; that is what makes an overload outlive its cause.
+//! The upstream: a fixed number of workers behind one queue. It never learns that a caller has given up, so it also serves abandoned
+//! requests; that makes an overload outlive its cause.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use crate::time::Nanos;
 const WORKERS: u32 = 20;
 const DIP_WORKERS: u32 = 2;
 pub(super) const SERVICE_MEAN_S: f64 = 0.1;
-/// Requests per second that the server can do.
+/// Requests per second that the server can serve.
 pub(super) const CAPACITY: f64 = 200.0;
 
-/// `T` names one attempt; the server only hands it back.
+/// `T` identifies one attempt; the server only returns it.
 #[derive(Debug)]
 pub(super) struct SimServer<T> {
     rng: Rng,
-    /// How many may work at once; workers that are over it when it falls finish what they have.
+    /// The number of workers. If it falls, surplus workers finish their current requests.
     crew: u32,
     busy: u32,
     waiting: VecDeque<T>,
@@ -28,7 +28,7 @@ impl<T> SimServer<T> {
         Self { rng, crew: WORKERS, busy: 0, waiting: VecDeque::with_capacity(1024), bound }
     }
 
-    /// `false` is an immediate 503.
+    /// `false` means an immediate 503.
     pub(super) fn offer(&mut self, ticket: T) -> bool {
         let full = self.bound.is_some_and(|bound| self.busy >= self.crew && self.waiting.len() >= bound);
         if !full {
@@ -37,7 +37,7 @@ impl<T> SimServer<T> {
         !full
     }
 
-    /// The next piece of work that a free worker takes up, and how long it will take.
+    /// The next request for a free worker, and its service time.
     pub(super) fn start(&mut self) -> Option<(T, Nanos)> {
         if self.busy >= self.crew {
             return None;

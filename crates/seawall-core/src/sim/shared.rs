@@ -1,6 +1,6 @@
-//! The state that the calls of a whole configuration share, as in the product: a budget and keys for each upstream,
-//! a breaker for each endpoint or upstream, pools by name, limits by what they are keyed on. It answers a call's
-//! questions with the stages' own functions, as `Cells` does for one endpoint, and knows who stands in which line.
+//! The state that the calls of a whole configuration share, as in the product: a budget and keys for each upstream, a breaker for each
+//! endpoint or upstream, pools by name, limits by their keys. It replies to a call's questions with the stages' own functions, as
+//! `EndpointCells` does for one endpoint, and knows which calls are queued.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::lease::{KeyPool, KeySet, RequestMark};
 use crate::policy::{self, BreakerPer, LimitKey};
 use crate::time::{Mono, Nanos, Now};
 
-/// Where an adaptive pool begins to look for its height.
+/// The initial limit of an adaptive pool.
 const ADAPTIVE_START: u32 = 20;
 
-/// Whom a limit that is keyed on callers sees.
+/// The number of callers that a limit by caller distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerView {
-    /// All calls to an endpoint come from one caller, so such a limit acts on each endpoint by itself.
+    /// All calls to an endpoint come from one caller, so such a limit applies to each endpoint separately.
     OnePerEndpoint,
-    /// So many that no single one comes near its limit.
+    /// Enough callers that none comes near its limit.
     Many,
 }
 
-/// One endpoint: its policy, and where its share of the state is.
+/// One endpoint: its policy, and the indices of its shared state.
 #[derive(Debug)]
 pub(super) struct EndpointSite {
     pub(super) name: String,
@@ -40,7 +40,7 @@ pub(super) struct EndpointSite {
     pub(super) plan: Arc<CallPlan>,
     /// Its requests may be repeated at cost.
     pub(super) at_cost: bool,
-    /// Indices of limits, in the order in which they are asked.
+    /// Indices of limits, in the order in which they are checked.
     pub(super) limits: Vec<usize>,
     pub(super) pool: Option<usize>,
     pub(super) cost: u64,
@@ -51,7 +51,7 @@ pub(super) struct EndpointSite {
     pause: PauseState,
 }
 
-/// What one upstream's endpoints share.
+/// State that the endpoints of one upstream share.
 #[derive(Debug)]
 struct Dependency {
     budget: Budget,
@@ -61,7 +61,7 @@ struct Dependency {
     places: Places,
 }
 
-/// One cell of a limit, and what makes it this cell and no other.
+/// One cell of a limit, and its identity.
 #[derive(Debug)]
 pub(super) struct LayerCell {
     pub(super) policy: policy::LimitPolicy,
@@ -87,7 +87,7 @@ pub(super) struct PoolCells {
     line: BTreeMap<QueueTicket, u32>,
 }
 
-/// Where a call stands with its pool, and what it took from limits.
+/// A call's place in its pool, and its cost in the limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     place: StatePlace,
@@ -114,15 +114,15 @@ pub(super) struct SharedCells {
     pub(super) pools: Vec<PoolCells>,
     upstreams: Vec<Dependency>,
     breakers: Vec<BreakerCell>,
-    /// Calls that a pool has let in or turned out, in the order in which it did.
+    /// Calls that a pool has granted or displaced, in that order.
     pub(super) called: VecDeque<(u32, Called)>,
 }
 
-/// What happened to a call while it stood in line.
+/// A queued call's news from its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Called {
     Granted,
-    /// It lost its place to a call of higher priority.
+    /// The call lost its place to a call of higher priority.
     Displaced,
 }
 
@@ -139,7 +139,7 @@ impl SharedCells {
         shared
     }
 
-    /// The state of one endpoint that is called alone, after a long calm at this load: its budget is full and its breaker has seen successes.
+    /// The state of a single endpoint after a long calm at this load: its budget is full and its breaker has seen successes.
     pub(super) fn calm(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig, per_second: f64, now: Mono) -> Self {
         let mut shared = Self::empty(config, 1);
         shared.upstreams.push(Dependency::of(upstream));
@@ -165,7 +165,7 @@ impl SharedCells {
             limits: Vec::new(),
             pools: config.pools.iter().map(pool).collect(),
             upstreams: Vec::with_capacity(upstreams),
-            // The first ones are the upstreams' own, for endpoints that share.
+            // The first ones belong to upstreams, for endpoints that share a breaker.
             breakers: (0..upstreams).map(|_| BreakerCell::new()).collect(),
             called: VecDeque::new(),
         };
@@ -211,7 +211,7 @@ impl SharedCells {
         }
     }
 
-    /// The limit's cell for this endpoint, made where no other endpoint has it yet.
+    /// The limit's cell for this endpoint, created unless another endpoint has it already.
     fn layer(
         &mut self,
         limit: &policy::LimitPolicy,
@@ -223,7 +223,7 @@ impl SharedCells {
         for key in &limit.key {
             match key {
                 LimitKey::Global => {}
-                // A call is limited before it has a key: all keys of the upstream count as one.
+                // A call is limited before it has a key, so all keys of the upstream count as one.
                 LimitKey::Upstream | LimitKey::Key => identity.upstream = Some(upstream),
                 LimitKey::Endpoint => identity.endpoint = Some(site),
                 LimitKey::Ip | LimitKey::Caller | LimitKey::User | LimitKey::Tenant | LimitKey::Header(_) => match callers {
@@ -290,7 +290,7 @@ impl SharedCells {
         }
     }
 
-    /// A call that waited in line for too long leaves it, before its machine hears that the wait is over.
+    /// Removes a call that waited too long from the queue, before its machine learns that the wait is over.
     pub(super) fn leave_line(&mut self, site: usize, holding: &mut Holding, now: Mono) {
         if let (Some(pool), StatePlace::Line(_)) = (self.sites[site].pool.map(|pool| &mut self.pools[pool]), &holding.place) {
             pool.give_back(holding, now);
@@ -337,7 +337,7 @@ impl SharedCells {
     }
 }
 
-/// Lends the cells of some limits, together, to one of the layers' functions.
+/// Passes the cells of some limits together to one of the layers' functions.
 fn with_layers<R>(limits: &mut [LayerCell], chosen: &[usize], act: impl FnOnce(&mut [(&Gcra, &mut LimitCell)]) -> R) -> R {
     let mut cells: Vec<(Gcra, LimitCell)> = chosen.iter().map(|&index| (limits[index].limit, limits[index].cell)).collect();
     let mut layers: Vec<(&Gcra, &mut LimitCell)> = cells.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
@@ -362,7 +362,7 @@ impl Dependency {
 }
 
 impl PoolCells {
-    /// An adaptive pool follows the results of its own calls.
+    /// An adaptive pool adjusts to the results of its own calls.
     fn hear(&mut self, settle: &SettleAttempt) {
         let Some(adaptive) = &mut self.adaptive else { return };
         match settle.sample {
@@ -392,7 +392,7 @@ impl PoolCells {
 
     fn grants(&mut self, now: Mono) -> impl Iterator<Item = u32> {
         std::iter::from_fn(move || {
-            // A ticket without a call cannot be: whoever leaves the line takes it along.
+            // Every ticket has a call, because a call that leaves the queue removes its ticket.
             let ticket = self.bulkhead.grant(now)?;
             self.line.remove(&ticket)
         })
@@ -400,12 +400,12 @@ impl PoolCells {
 }
 
 impl Holding {
-    /// The pool has let the call in.
+    /// The pool has granted the call a slot.
     pub(super) fn granted(&mut self, now: Mono) {
         self.place = StatePlace::Slot { since: now };
     }
 
-    /// The pool has turned the call out of its line.
+    /// The pool has displaced the call from its queue.
     pub(super) fn displaced(&mut self) {
         self.place = StatePlace::Outside;
     }

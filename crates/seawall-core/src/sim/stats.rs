@@ -1,6 +1,6 @@
 //! Running means, of single values and of whole time series.
 
-/// The mean of what was added so far.
+/// The mean of the values added so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mean {
     sum: f64,
@@ -18,7 +18,7 @@ impl Mean {
         self.count
     }
 
-    /// `None` where nothing was added: the mean of nothing is not zero.
+    /// `None` without values: the mean of nothing is not zero.
     #[must_use]
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))

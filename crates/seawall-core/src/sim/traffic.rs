@@ -1,5 +1,5 @@
-//! Many calls at once on the real machine: answers what can be answered from shared state and hands back what takes
-//! time. Whoever drives it owns the clock, the network and the question when calls begin.
+//! Many concurrent calls on the real machine: replies from shared state at once, and returns the steps that take time. The driver owns the
+//! clock, the network and the arrivals.
 
 use crate::lease::RequestMark;
 use std::sync::Arc;
@@ -12,23 +12,22 @@ use crate::record::{AttemptOutcome, ErrorKind};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 
-/// One moment of one call. What refers to an earlier moment is stale: a timer that was overtaken, an answer that
-/// nobody waits for any more.
+/// One moment of one call. An event for an earlier moment is stale: an overtaken timer, or a response to an attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallMoment {
     pub(super) id: u32,
     moment: u64,
 }
 
-/// What a call waits for.
+/// The event that a call waits for.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaitReason {
-    /// A result; bring it to [`Traffic::responded`].
+    /// A result; pass it to [`Traffic::responded`].
     Result { token: CallMoment, number: u32, timeout: Nanos },
-    /// This time; then [`Traffic::waited`].
+    /// A point in time; then call [`Traffic::waited`].
     Until { token: CallMoment, at: Mono },
-    /// Nothing: it is over.
+    /// Nothing: the call has ended.
     Over(Over),
 }
 
@@ -55,7 +54,7 @@ pub(super) struct Traffic {
     free: Vec<u32>,
     moments: u64,
     rng: Rng,
-    /// What was decided about attempts since the last event.
+    /// Decisions about attempts since the last event.
     pub(super) records: Vec<AttemptOutcome>,
 }
 
@@ -68,12 +67,12 @@ impl Traffic {
         Self { shared, flights: Vec::new(), free: Vec::new(), moments: 0, rng, records: Vec::new() }
     }
 
-    /// How many calls have not ended.
+    /// The number of calls that have not ended.
     pub(super) fn open(&self) -> usize {
         self.flights.len() - self.free.len()
     }
 
-    /// Calls are known by a number that is used again once they are over.
+    /// Begins a call. Its number is used again once it has ended.
     pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, WaitReason) {
         let own = &self.shared.sites[site];
         let request = CallRequest {
@@ -107,13 +106,13 @@ impl Traffic {
         Some(self.follow(token.id, action, now))
     }
 
-    /// An attempt's result; `None` where nobody waits for it any more.
+    /// Passes in an attempt's result; `None` if the call no longer waits for it.
     pub(super) fn responded(&mut self, token: CallMoment, seen: &ObservedResult<'_>, now: Now) -> Option<WaitReason> {
         let action = waiting(&mut self.flights, token)?.call.responded(seen, now, &mut self.rng);
         Some(self.follow(token.id, action, now))
     }
 
-    /// As [`Traffic::responded`], for a result whose meaning is known.
+    /// As [`Traffic::responded`], for a result that is classified already.
     pub(super) fn judged(
         &mut self,
         token: CallMoment,
@@ -125,7 +124,7 @@ impl Traffic {
         Some(self.follow(token.id, action, now))
     }
 
-    /// The next call that a pool has let in or turned out. Ask until `None` after every event.
+    /// The next call that a pool has granted or displaced. Ask until `None` after every event.
     pub(super) fn called(&mut self, now: Now) -> Option<WaitReason> {
         let (id, called) = self.shared.called.pop_front()?;
         let flight = self.flights[id as usize].as_mut()?;
@@ -142,7 +141,7 @@ impl Traffic {
         Some(self.follow(id, action, now))
     }
 
-    /// Answers questions until the call has to wait for something.
+    /// Replies to questions until the call has to wait.
     fn follow(&mut self, id: u32, mut action: Action, now: Now) -> WaitReason {
         let flight = self.flights[id as usize].as_mut().expect("only calls that are not over go on");
         self.moments += 1;
@@ -171,7 +170,7 @@ impl Traffic {
     }
 }
 
-/// The call, if this is still the moment that it is in.
+/// The call, if it is still at this moment.
 fn waiting(flights: &mut [Option<Flight>], token: CallMoment) -> Option<&mut Flight> {
     flights.get_mut(token.id as usize)?.as_mut().filter(|flight| flight.moment == token.moment)
 }

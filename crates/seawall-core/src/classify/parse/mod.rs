@@ -1,5 +1,5 @@
-//! A rule's text becomes a [`Rule`]: the one reading of `[[classify]]` tables, for users' files and presets alike.
-//! Every problem is collected with its place, so that a file is mended in one go.
+//! Parses a rule's text into a [`Rule`]: the one parser of `[[classify]]` tables, for users' files and presets alike. It collects every
+//! problem with its place, so that a file can be corrected in one go.
 
 mod problems;
 mod wait;
@@ -22,13 +22,13 @@ use problems::{kind, list, text, words};
 const RULE_KEYS: &[&str] = &["name", "when", "as", "scope", "wait", "skew", "unprocessed", "fallback"];
 const WHEN_KEYS: &[&str] = &["status", "error", "method", "header", "json", "xml", "body", "slower"];
 const NAME_BYTES: usize = 64;
-/// Entries of one list, and conditions of one kind.
+/// The most entries of one list, and conditions of one kind.
 const ENTRIES: usize = 64;
 
-/// Reads one `[[classify]]` table. `span` is the table's own, for what is missing from it.
+/// Reads one `[[classify]]` table. `span` is the table's own, for problems about missing keys.
 ///
 /// # Errors
-/// Every problem, each with the bytes it is about.
+/// Every problem, each with its byte range.
 pub fn rule(table: &DeTable<'_>, span: ByteRange, source: RuleSource) -> Result<Rule, Problems> {
     let mut problems = Problems::default();
     problems.unknown_keys(table, RULE_KEYS);
@@ -83,7 +83,7 @@ pub fn rules(list: &Spanned<DeValue<'_>>, source: RuleSource) -> Result<Vec<Rule
     if problems.is_empty() { Ok(rules) } else { Err(problems) }
 }
 
-/// A quota or a rejected credential concerns the key that was used; anything else only the call.
+/// A quota or a rejected credential concerns the key of the request; any other result only the call.
 const fn usual_scope(class: Class) -> Scope {
     match class {
         Class::Quota | Class::Auth => Scope::Key,
@@ -99,7 +99,7 @@ const fn usual_wait(class: Class) -> Wait {
     }
 }
 
-/// What logs call a rule that has no name: its conditions on status and error, as written.
+/// The name that logs use for an unnamed rule: its conditions on status and error, as written.
 fn summary(table: &DeTable<'_>) -> String {
     let Some(DeValue::Table(when)) = table.get("when").map(Spanned::get_ref) else { return "rule".to_owned() };
     let entries = ["status", "error"].iter().filter_map(|key| when.get(*key)).flat_map(list);
@@ -178,7 +178,7 @@ fn header_name(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// A list whose every entry is read; one scalar stands for a list of one.
+/// Reads every entry of a list; a single scalar counts as a list of one.
 fn entries<T>(
     value: &Spanned<DeValue<'_>>,
     what: &str,
@@ -195,7 +195,7 @@ fn entries<T>(
     entries.into_iter().take(ENTRIES).filter_map(|entry| read(entry, problems)).collect()
 }
 
-/// A table from places to patterns. Here an empty list says something: absent.
+/// Reads a table from places to patterns. An empty list is meaningful here: the place must be absent.
 fn named<T>(
     value: &Spanned<DeValue<'_>>,
     what: &str,

@@ -1,4 +1,4 @@
-//! What is wrong with a text and where, and the small readings that can go wrong.
+//! Problems of a rule's text with their places, and the small parsers that find them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::spelling::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Bytes of the file.
+/// A byte range of the file.
 pub type ByteRange = Range<usize>;
 
 /// Every problem found so far, in the order of reading.
@@ -110,7 +110,7 @@ pub(super) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
     }
 }
 
-/// A scalar's text, as values are compared.
+/// A scalar as text, in the form that patterns compare.
 pub(super) fn text(value: &Spanned<DeValue<'_>>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(Cow::into_owned(text.clone())),

@@ -1,4 +1,4 @@
-//! Rules as people write them, and what they are told when they write them wrong.
+//! Rules in users' spelling, and the messages for their mistakes.
 
 use super::*;
 use crate::classify::{Unit, Wait};
@@ -9,7 +9,7 @@ fn read(text: &str) -> Result<Rule, Vec<(String, String)>> {
     rule(table.get_ref(), 0..0, RuleSource::Upstream).map_err(told)
 }
 
-/// What is said about `text`, as `place: message` lines.
+/// The problems of `text`, as `place: message` lines.
 fn complaints(text: &str) -> Vec<String> {
     read(text).unwrap_err().into_iter().map(|(place, message)| format!("{place}: {message}")).collect()
 }

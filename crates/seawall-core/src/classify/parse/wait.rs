@@ -1,4 +1,4 @@
-//! How a rule's `wait` is written: a word, a length, a table that says where the value stands, or a list of these.
+//! Parses a rule's `wait`: a word, a length, a table with the place of the value, or a list of these.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -13,7 +13,7 @@ use crate::units::length;
 
 const WORDS: &[&str] = &["none", "backoff", "retry-after", "until-reset", "until-month"];
 const TABLE_KEYS: &[&str] = &["header", "json", "body", "unit", "need", "have", "per_second", "longest"];
-/// Lists in lists; two levels say all there is to say.
+/// The deepest nesting of lists; no rule needs more than two levels.
 const DEPTH: usize = 3;
 const ENTRIES: usize = 8;
 

@@ -1,19 +1,19 @@
-//! The policies that go through the outage: combinations of the product's own parts, and comparators that the
-//! product does not offer because of how they fare here.
+//! The policies in the outage model: combinations of the product's own parts, and comparators that the product does not offer because of
+//! their results here.
 
 use crate::policy::{Backoff, BackoffKind, BreakerPer, BreakerPolicy, Mode, Rate, Retry, Share, Unsafe};
 use crate::time::Nanos;
 
-/// What pays for a retry.
+/// The funding of retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetFunding {
-    /// Nothing has to.
+    /// Retries need no funding.
     Unlimited,
     /// The product's budget: successes earn `retry.budget`, and `retry.budget_floor` is always allowed.
     Successes,
     /// A comparator: first tries earn, whether or not they succeed.
     Requests(Share),
-    /// A comparator (Finagle): over ten seconds, this share of the requests and so many per second.
+    /// A comparator (Finagle): over ten seconds, this share of the requests plus a rate.
     Window { share: Share, floor: Rate },
 }
 
@@ -38,7 +38,7 @@ impl OutagePolicy {
         Self { name, retry, funding: BudgetFunding::Successes, breaker, adaptive, bounded: None }
     }
 
-    /// The policies that are compared by default, from no defence to all of it.
+    /// The policies that are compared by default, from no defence to full defence.
     #[must_use]
     pub fn built_in() -> Vec<Self> {
         let ten = Share::percent(10);
@@ -84,7 +84,7 @@ const fn at_once() -> Retry {
     Retry { backoff: Backoff { kind: BackoffKind::Exponential, base: Nanos::ZERO, ..retry.backoff }, ..retry }
 }
 
-/// Only the failure rate trips, and the open time does not grow, so that arms differ in what they are named for.
+/// Only the failure rate trips, and the open time does not grow, so that arms differ only as their names say.
 const fn breaker(open_s: u64, probes: u32) -> BreakerPolicy {
     BreakerPolicy {
         mode: Mode::Enforce,

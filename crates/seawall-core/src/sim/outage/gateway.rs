@@ -1,5 +1,5 @@
-//! The gateway's state, shared by all requests: the product's own budget, breaker and limiter, wired as an [`Arm`]
-//! says. Only the comparators' arithmetic is at home here.
+//! The gateway's state, shared by all requests: the product's own budget, breaker and limiter, combined as an [`OutagePolicy`] says. Only the
+//! comparators' arithmetic is defined here.
 
 use super::{ATTEMPT_TIMEOUT, BudgetFunding, OutagePolicy};
 use crate::admit::adaptive::Adaptive;
@@ -10,7 +10,7 @@ use crate::time::{Mono, Nanos};
 
 const BUDGET_CAPACITY: u32 = 100;
 
-/// What an attempt in flight holds.
+/// The resources of an attempt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
     permit: Option<Permit>,
@@ -27,7 +27,7 @@ pub(super) struct OutageGateway<'a> {
     in_flight: u32,
 }
 
-/// What paid for a retry.
+/// The source that paid for a retry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payment {
     Nothing,
@@ -46,7 +46,7 @@ impl<'a> OutageGateway<'a> {
         }
     }
 
-    /// A request's first try earns, in the funding kinds that pay for asking.
+    /// A request's first try earns, in the funding kinds that count requests.
     pub(super) fn arrived(&mut self, now: Mono) {
         match self.arm.funding {
             BudgetFunding::Unlimited | BudgetFunding::Successes => {}
@@ -55,7 +55,7 @@ impl<'a> OutageGateway<'a> {
         }
     }
 
-    /// `None` is a local rejection.
+    /// Returns `None` for a local rejection.
     pub(super) fn admit(&mut self, now: Mono) -> Option<Pass> {
         let permit = match &self.arm.breaker {
             None => None,
@@ -104,7 +104,7 @@ impl<'a> OutageGateway<'a> {
         }
     }
 
-    /// A retry that was paid for and then rejected was never sent.
+    /// Refunds a retry that was paid for, then rejected and never sent.
     pub(super) fn refund(&mut self, payment: Payment) {
         match payment {
             Payment::Nothing => {}

@@ -1,8 +1,8 @@
-//! Does the system come back? A server at ρ of its capacity loses nine tenths of its workers for ten seconds.
+//! Does the system recover? A server at ρ of its capacity loses nine tenths of its workers for ten seconds.
 //!
-//! The dip fills its queue; from then on each attempt may time out before it is served, and retries keep the queue
-//! full for ever (a metastable failure). Which policies break that loop, how fast, and at what price, is
-//! measured here on the product's own backoff, budget, breaker and limiter.
+//! The dip fills its queue; from then on each attempt may time out before it is served, and retries keep the queue full for ever (a
+//! metastable failure). The model measures which policies break that loop, how fast, and at what price, with the product's own backoff,
+//! budget, breaker and limiter.
 
 mod arm;
 mod gateway;
@@ -16,7 +16,7 @@ use super::{Mean, server, stream};
 use crate::policy::Share;
 use crate::time::Nanos;
 
-/// Requests per second that the server can do.
+/// Requests per second that the server can serve.
 pub const CAPACITY: f64 = server::CAPACITY;
 const ATTEMPT_TIMEOUT: Nanos = Nanos::from_secs(1);
 pub const DIP_START_S: u32 = 60;
@@ -47,9 +47,9 @@ impl OutageConfig {
 pub struct OutageRow {
     pub rho: Share,
     pub policy: String,
-    /// The share of runs that came back.
+    /// The share of runs that recovered.
     pub recovered: f64,
-    /// Seconds after the dip, over the runs that came back; `None` if none did.
+    /// Seconds after the dip, over the runs that recovered; `None` if none did.
     pub recovery_s: Option<f64>,
     /// Attempts per request in the minute from the dip's start.
     pub amp_incident: f64,
@@ -71,7 +71,7 @@ fn row(config: &OutageConfig, rho: Share, arm: &OutagePolicy) -> OutageRow {
     let [mut recovery_s, mut amp, mut success] = [Mean::default(); 3];
     let (mut goodput_per_s, mut attempts_per_s) = (Vec::new(), Vec::new());
     for run in 0..config.runs {
-        // Every arm meets the same arrivals, so that arms differ by policy and not by luck.
+        // Every arm gets the same arrivals, so that arms differ by policy and not by luck.
         let tally = world::run(arm, offered, stream(config.seed, [u64::from(rho.0), u64::from(run), 1]));
         if let Some(seconds) = tally.recovery_s(offered) {
             recovery_s.add(f64::from(seconds));

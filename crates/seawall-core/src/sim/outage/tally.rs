@@ -1,4 +1,4 @@
-//! What a run is judged by: counts per second, and from them recovery, amplification and success in the incident.
+//! The measures of a run: counts per second, and from them recovery, amplification and success in the incident.
 
 use super::{DIP_END_S, END_S, INCIDENT_S};
 use crate::sim::stats::count_at;
@@ -8,7 +8,7 @@ use crate::time::Mono;
 const WINDOW_S: usize = 5;
 /// … for windows that start within this time …
 const STEADY_S: usize = 10;
-/// … and nearly is this share.
+/// … and "nearly" means this share.
 const NEARLY: f64 = 0.9;
 
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct OutageTally {
     pub(super) goodput: Vec<u32>,
     pub(super) attempts: Vec<u32>,
     pub(super) requests: Vec<u32>,
-    /// Successes by the second in which their request arrived; `goodput` has them by the second of their completion.
+    /// Successes by the second in which their request arrived; `goodput` counts them by the second of their completion.
     succeeded: Vec<u32>,
     pub(super) failed: u32,
 }
@@ -39,7 +39,7 @@ impl OutageTally {
         self.failed += 1;
     }
 
-    /// Seconds from the dip's end until the offered load is served again, and goes on being served.
+    /// Seconds from the dip's end until the offered load is served again, and stays so.
     pub(super) fn recovery_s(&self, offered: f64) -> Option<u32> {
         let goodput = |second: usize| self.goodput.get(second).copied().unwrap_or(0);
         let is_good = |start: usize| f64::from((start..start + WINDOW_S).map(goodput).sum::<u32>()) >= NEARLY * offered * WINDOW_S as f64;

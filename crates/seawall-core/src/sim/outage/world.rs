@@ -1,4 +1,4 @@
-//! One run: requests arrive, go through the gateway to the server, come back or time out, and perhaps go again.
+//! One run: requests arrive, pass the gateway to the server, get a response or time out, and may be retried.
 
 use super::gateway::{OutageGateway, Pass, Payment};
 use super::tally::OutageTally;
@@ -19,7 +19,7 @@ struct AttemptTicket {
 enum OutageEvent {
     Arrival,
     Served(AttemptTicket),
-    /// Carries on after the answer too; a ticket that is no longer in flight is simply stale.
+    /// Fires after a response too; a ticket that is no longer in flight is stale.
     TimedOut(AttemptTicket),
     Retry {
         request: u32,
@@ -115,7 +115,7 @@ impl OutageWorld<'_> {
         self.arrive_after(now);
         self.tally.request(now);
         self.gateway.arrived(now);
-        // A run sees some 70 000 requests; the index cannot outgrow its type.
+        // A run has about 70 000 requests, so the index fits its type.
         let request = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
         self.requests.push(OutageRequest { arrived: now, attempts: 0, wait: Nanos::ZERO, pass: None });
         match self.gateway.admit(now) {
@@ -158,7 +158,7 @@ impl OutageWorld<'_> {
         self.queue.push(now + state.wait, OutageEvent::Retry { request, payment });
     }
 
-    /// The pass of an attempt that is still waited for: who timed out does not listen any more.
+    /// The pass of an attempt that is still in flight; a request that timed out ignores the response.
     fn take_pass(&mut self, ticket: AttemptTicket) -> Option<Pass> {
         let state = &mut self.requests[ticket.request as usize];
         if state.attempts == ticket.attempt { state.pass.take() } else { None }

@@ -1,4 +1,4 @@
-//! What an endpoint answered to everybody, by time: where results beyond the recorded ones are drawn from.
+//! An endpoint's recorded results by time. Results beyond a call's own recording are drawn from these.
 
 use super::log::{Recorded, RecordedCall, RecordedLog};
 use crate::rng::Rng;
@@ -6,13 +6,13 @@ use crate::time::Wall;
 
 const BUCKET_MS: i64 = 10_000;
 
-/// Results in the order of their buckets; few enough to be searched by halves.
+/// Results in the order of their buckets, for binary search.
 #[derive(Debug, Default)]
 struct Sorted(Vec<(i64, Recorded)>);
 
 #[derive(Debug)]
 pub(super) struct Behaviour {
-    /// By the log's endpoints.
+    /// Indexed by the log's endpoints.
     endpoints: Vec<Sorted>,
     upstreams: Vec<Sorted>,
     upstream_of: Vec<usize>,
@@ -47,8 +47,8 @@ impl Behaviour {
         !self.upstreams[self.upstream_of[call.endpoint]].0.is_empty()
     }
 
-    /// One of the results of the same ten seconds, or of the nearest ten seconds that have any; of the upstream where
-    /// the endpoint itself has none.
+    /// Draws one of the results of the same ten seconds, or of the nearest ten seconds that have any; of the upstream if the endpoint
+    /// itself has none.
     pub(super) fn draw(&self, call: &RecordedCall, now: Wall, rng: &mut Rng) -> Option<Recorded> {
         let own = &self.endpoints[call.endpoint];
         let sorted = if own.0.is_empty() { &self.upstreams[self.upstream_of[call.endpoint]] } else { own };

@@ -1,5 +1,5 @@
-//! Reads an attempt log line by line: attempts and closing lines become calls. Fields it does not know are left
-//! alone, lines it cannot read are counted and remembered by number. Who opens files and bounds lines is the door.
+//! Reads an attempt log line by line: attempts and closing lines become calls. Unknown fields are ignored; malformed lines are counted and
+//! their numbers kept. The `sim` command opens files and bounds lines.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde::Deserialize;
 use crate::record::{Class, Code, ErrorKind, Reason};
 use crate::time::{Nanos, Wall};
 
-/// How many malformed lines are kept to be shown.
+/// Malformed lines that are kept for display.
 pub const MALFORMED_SHOWN: usize = 5;
-/// More attempts than this are another tool's work.
+/// The most attempts; a larger log needs another tool.
 pub const MAX_ATTEMPTS: usize = 5_000_000;
 
 /// One result of the upstream.
@@ -20,24 +20,24 @@ pub(super) struct Recorded {
     pub(super) number: u32,
     pub(super) result: Result<u16, ErrorKind>,
     pub(super) latency: Nanos,
-    /// What the policy of that time took it for.
+    /// The class that the policy of that time gave it.
     pub(super) class: Option<Class>,
-    /// How long the server asked to wait, where it did.
+    /// The wait that the server asked for, if any.
     pub(super) hint: Option<Nanos>,
     /// When it was sent.
     pub(super) sent: Wall,
 }
 
-/// One call as it went.
+/// One recorded call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RecordedCall {
     /// Index into the log's endpoints.
     pub(super) endpoint: usize,
-    /// In order; the breaker's refusals are not the upstream's results and not here.
+    /// In order, without the breaker's refusals, which are not the upstream's results.
     pub(super) results: Vec<Recorded>,
     began_ms: f64,
     elapsed_ms: f64,
-    /// The closing line's word; `None` while there is none.
+    /// The closing line's result; `None` without such a line.
     outcome: Option<bool>,
     last_success: bool,
 }
@@ -46,7 +46,7 @@ pub(super) struct RecordedCall {
 pub struct RecordedLog {
     pub lines: u64,
     pub malformed: u64,
-    /// Line number and what is wrong, for the first few.
+    /// Line number and problem of the first few malformed lines.
     pub malformed_shown: Vec<(u64, String)>,
     /// Attempts beyond [`MAX_ATTEMPTS`].
     pub left_off: u64,
@@ -81,7 +81,7 @@ struct LogLine {
 }
 
 impl RecordedLog {
-    /// Takes one line in; blank ones and other events are none of its business.
+    /// Reads one line; ignores blank ones and other events.
     pub fn line(&mut self, bytes: &[u8]) {
         self.lines += 1;
         if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -92,7 +92,7 @@ impl RecordedLog {
         }
     }
 
-    /// A line that was too long to be read at all.
+    /// Counts a line that was too long to be read.
     pub fn too_long(&mut self, limit: usize) {
         self.lines += 1;
         self.bad(format!("longer than {limit} bytes"));
@@ -145,7 +145,7 @@ impl RecordedLog {
         let number = line.attempt.ok_or("missing field `attempt`")?;
         let result = match status {
             "circuit_open" => None,
-            // Whoever left took the result along: the upstream did nothing that could be replayed.
+            // The caller left before the result, so there is no result of the upstream to replay.
             _ if line.outcome == Code::Cancelled.as_str() => None,
             word => Some(result(word).ok_or_else(|| format!("`status` is neither a status nor an error: {word:?}"))?),
         };
@@ -168,7 +168,7 @@ impl RecordedLog {
         call.elapsed_ms = call.elapsed_ms.max(elapsed_ms);
         call.last_success = success;
         if let Some(recorded) = recorded {
-            // Lines of concurrent writers may change places.
+            // Concurrent writers may write lines out of order.
             let place = call.results.partition_point(|other| other.number <= recorded.number);
             call.results.insert(place, recorded);
         }
@@ -218,7 +218,7 @@ impl RecordedCall {
         wall(self.began_ms).0
     }
 
-    /// What was sent twice could be: the log does not say otherwise whether a call is safe to repeat.
+    /// A call that was sent twice was safe to repeat; the log has no other sign of it.
     pub(super) fn was_repeated(&self) -> bool {
         self.results.len() > 1
     }
@@ -236,7 +236,7 @@ fn wall(ms: f64) -> Wall {
     Wall(ms.round() as i64)
 }
 
-/// Lines have numbers of their own; the parser's "line 1" would only confuse.
+/// Removes the parser's "line 1", because log lines have numbers of their own.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {

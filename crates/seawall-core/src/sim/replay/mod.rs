@@ -1,8 +1,8 @@
-//! A recorded attempt log under another policy: what would have become of the same calls?
+//! Replays a recorded attempt log under another policy: how would the same calls have ended?
 //!
-//! Calls begin when they did. The new policy's attempt k of a call sees what attempt k saw; beyond what was recorded it
-//! sees a result drawn from what the same endpoint answered to everybody at that time. Calls run on the real machine
-//! and share breakers, budgets, keys and pools as in the product.
+//! Calls begin at their recorded times. Attempt k under the new policy gets the result of the recorded attempt k; beyond the recording it
+//! gets a result drawn from the same endpoint's results at that time. Calls run on the real machine and share breakers, budgets, keys and
+//! pools as in the product.
 
 mod behaviour;
 mod log;
@@ -28,12 +28,12 @@ pub struct ReplayCase<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Results {
     pub succeeded: f64,
-    /// Calls that ended otherwise.
+    /// Calls that did not succeed.
     pub dead: f64,
     pub attempts: f64,
     /// Attempts after a call's first.
     pub retries: f64,
-    /// Time between arrival and end in which no attempt was out.
+    /// Time between arrival and end in which no attempt was in flight.
     pub waited_s: f64,
 }
 
@@ -43,7 +43,7 @@ impl Results {
         self.succeeded / (self.succeeded + self.dead).max(1.0)
     }
 
-    /// `None` where nothing succeeded.
+    /// `None` without a success.
     #[must_use]
     pub fn retries_per_success(&self) -> Option<f64> {
         (self.succeeded > 0.0).then(|| self.retries / self.succeeded)
@@ -85,17 +85,17 @@ pub struct ReplayRow {
 pub struct ReplayResult {
     /// One for each endpoint with calls, then the total.
     pub rows: Vec<ReplayRow>,
-    /// Results that the recording did not have, as a share of all that the new policy asked for.
+    /// Results that were not recorded, as a share of all that the new policy requested.
     pub drawn: f64,
     /// Calls that the new policy refuses before they are sent, by reason.
     pub refused: Vec<(Reason, f64)>,
     /// Upstreams of the log that the configuration does not have, with their calls.
     pub unknown: Vec<(String, u32)>,
-    /// Upstreams of whose answers nothing is recorded, with their calls.
+    /// Upstreams without any recorded response, with their calls.
     pub silent: Vec<(String, u32)>,
 }
 
-/// Calls of the log that can be replayed, with the endpoint that takes them.
+/// Calls of the log that can be replayed, with their endpoints.
 struct Chosen {
     calls: Vec<(usize, usize)>,
     unknown: Vec<(String, u32)>,
@@ -145,7 +145,7 @@ fn choose(case: &ReplayCase<'_>, sites: &[(&str, &str)], behaviour: &Behaviour) 
     let mut chosen = Chosen { calls: Vec::new(), unknown: Vec::new(), silent: Vec::new() };
     for (index, call) in case.log.calls.iter().enumerate() {
         let (upstream, endpoint) = case.log.names(call);
-        // An endpoint that is no longer named is what the upstream does with everything else.
+        // An endpoint without a name in the configuration becomes the upstream's catch-all endpoint.
         let own = sites.iter().position(|site| *site == (upstream, endpoint));
         let site = own.or_else(|| sites.iter().rposition(|(name, _)| *name == upstream));
         match site {

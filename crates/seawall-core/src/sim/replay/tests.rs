@@ -1,5 +1,5 @@
-//! Replays of the shipped log, and of lines that are no log. The shipped log is written by the generator below:
-//! `UPDATE_EXPECT=1 cargo test -p seawall-core the_shipped_log` writes it anew.
+//! Replays of the shipped log, and of invalid lines. The generator below writes the shipped log: `UPDATE_EXPECT=1 cargo test -p
+//! seawall-core the_shipped_log` writes it anew.
 
 use crate::lease::RequestMark;
 use crate::policy::Share;
@@ -22,7 +22,7 @@ const SHIPPED: &str = include_str!("../../../../../scenarios/attempts.ndjson");
 const EPOCH: Wall = Wall(1_782_896_400_000);
 const CALLS: u64 = 220;
 
-/// The policy that the log was recorded under: two attempts, and nothing that calls share.
+/// The policy of the recording: two attempts, and no state shared by calls.
 fn recorded_policy(attempts: u32) -> Config {
     let text = format!(
         "[defaults]\nretry = {{ attempts = {attempts}, backoff = \"full-jitter\", base = \"200ms\", budget = \"100%\", \
@@ -35,7 +35,7 @@ fn recorded_policy(attempts: u32) -> Config {
     config::load("recorded.toml", text.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
-/// Half a minute of bad weather in two and a half minutes of fair.
+/// Half a minute of failures in three minutes.
 fn weather(at: Mono, rng: &mut Rng) -> (Result<u16, ErrorKind>, Nanos) {
     let bad = (Mono(60_000_000_000)..Mono(90_000_000_000)).contains(&at);
     let latency = Nanos::from_secs_f64(0.02 + rng.exponential(0.08));
@@ -51,7 +51,7 @@ fn stamp(at: Wall) -> String {
     format!("{:.3}", jiff::Timestamp::from_millisecond(at.0).unwrap())
 }
 
-/// One call on the real machine, with the lines that it leaves in the log.
+/// One call on the real machine, with the lines that it writes to the log.
 fn record(
     number: u64,
     place: (&str, &str),

@@ -26,7 +26,7 @@ enum ReplayEvent {
     Woken(CallMoment),
 }
 
-/// What must be known of a call that is on its way.
+/// The context of a call in flight.
 #[derive(Clone, Copy, Debug)]
 struct ReplayTag {
     /// Index into the log.
@@ -35,13 +35,13 @@ struct ReplayTag {
     sent_for: Nanos,
 }
 
-/// What the new policy asked of the recording.
+/// The new policy's use of the recording.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplayedCall {
     pub(super) results: u64,
-    /// Of these, how many were not recorded.
+    /// The part of these that was not recorded.
     pub(super) drawn: u64,
-    /// Calls that asked for nothing, by what refused them.
+    /// Calls that sent nothing, by the reason of the refusal.
     pub(super) refused: BTreeMap<Reason, u32>,
 }
 
@@ -152,8 +152,7 @@ impl ReplayWorld<'_> {
         self.queue.push(now.mono + seen.latency, ReplayEvent::Result { token, seen });
     }
 
-    /// By the new policy's rules; where those would look into the body, which no log has, what it was taken for then
-    /// still holds.
+    /// Applies the new policy's rules. If those would need the body, which no log has, the recorded class still holds.
     fn respond(&mut self, token: CallMoment, recorded: &Recorded, now: Now) {
         let site = &self.traffic.shared.sites[self.tags[token.id as usize].site];
         let (method, plan) = (Arc::clone(&site.method), Arc::clone(&site.plan));
@@ -171,7 +170,7 @@ impl ReplayWorld<'_> {
     }
 }
 
-/// An answer that had not come in time then does not come in more time either; one that came may now come too late.
+/// A response that had timed out in the recording stays a timeout under a longer limit; a recorded response may exceed a shorter one.
 fn within(seen: Recorded, timeout: Nanos) -> Recorded {
     if seen.result == Err(ErrorKind::Timeout) || seen.latency > timeout {
         return Recorded { result: Err(ErrorKind::Timeout), class: None, hint: None, latency: timeout, ..seen };

@@ -1,5 +1,4 @@
-//! How much traffic each endpoint has: as much as its limits are plainly meant for, and never so much that an upstream
-//! is busy before the surge begins.
+//! The traffic of each endpoint: as much as its limits suggest, and never enough to make an upstream busy before the surge begins.
 
 use super::{CALM_S, SurgeCase, is_spoken_of};
 use crate::policy::Mode;
@@ -15,7 +14,7 @@ const HALF: f64 = 0.5;
 
 #[derive(Clone, Debug)]
 pub(super) struct SurgeLoad {
-    /// Calls per second, by site; zero for endpoints that the file does not speak of.
+    /// Calls per second, by site; zero for endpoints that the file does not mention.
     pub(super) steady: Vec<f64>,
     pub(super) surged: usize,
     factor: f64,
@@ -41,8 +40,8 @@ impl SurgeLoad {
         2 * CALM_S + self.surge_s
     }
 
-    /// When the next call to this endpoint comes; `None` is after the end. A gap that crosses a change of rate is drawn
-    /// anew from there, which a Poisson stream does not notice.
+    /// When the next call to this endpoint arrives; `None` is after the end. A gap that crosses a change of rate is drawn anew from there,
+    /// which keeps the arrivals a Poisson process.
     pub(super) fn next(&self, site: usize, now: Mono, rng: &mut Rng) -> Option<Mono> {
         let second = |s: u32| Mono(0) + Nanos::from_secs(u64::from(s));
         let changes = [second(CALM_S), second(CALM_S + self.surge_s), second(self.end_s())];

@@ -1,8 +1,8 @@
 //! One endpoint gets ten times its traffic for five minutes: what protects the rest?
 //!
-//! Every endpoint of a configuration has a steady load; each upstream is a server with 20 workers behind an unbounded
-//! queue. A minute of calm, the surge, a minute of calm. Calls run on the real machine and share state as in the
-//! product, so what is refused, and by which layer, is what the configuration would do.
+//! Every endpoint of a configuration has a steady load; each upstream is a server with 20 workers behind an unbounded queue. A minute of
+//! calm, the surge, a minute of calm. Calls run on the real machine and share state as in the product, so the refusals, and their layers,
+//! are those of the configuration.
 
 mod load;
 mod tally;
@@ -19,7 +19,7 @@ use crate::time::Nanos;
 use load::SurgeLoad;
 use tally::SurgeTally;
 
-/// Calm before the surge, and after it.
+/// The calm before the surge, and after it.
 pub const CALM_S: u32 = 60;
 
 #[derive(Clone, Debug)]
@@ -27,12 +27,12 @@ pub struct SurgeCase<'a> {
     pub seed: u64,
     pub runs: u32,
     pub policy: &'a Config,
-    /// `upstream/endpoint`; the first one where none is named.
+    /// `upstream/endpoint`; the first endpoint if absent.
     pub endpoint: Option<String>,
     pub factor: f64,
-    /// Calls per second to each endpoint, instead of what its limits suggest.
+    /// Calls per second to each endpoint, instead of the rate that its limits suggest.
     pub rate: Option<f64>,
-    /// How long the surge lasts, in whole seconds.
+    /// The length of the surge, in whole seconds.
     pub surge_s: u32,
 }
 
@@ -46,7 +46,7 @@ impl<'a> SurgeCase<'a> {
         Self { seed, runs: Self::RUNS, policy, endpoint: None, factor: Self::FACTOR, rate: None, surge_s: 300 }
     }
 
-    /// Calls that one run will see, about.
+    /// The approximate number of calls in one run.
     #[must_use]
     pub fn calls(&self) -> f64 {
         let shared = SharedCells::new(self.policy, CallerView::OnePerEndpoint);
@@ -56,7 +56,7 @@ impl<'a> SurgeCase<'a> {
     }
 }
 
-/// What the case came to.
+/// The results of the case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SurgeResult {
     /// For each endpoint one row before, one during and one after the surge.
@@ -72,7 +72,7 @@ pub fn endpoints(config: &Config) -> Vec<String> {
     SharedCells::new(config, CallerView::OnePerEndpoint).sites.into_iter().map(|site| site.name).collect()
 }
 
-/// Endpoints that the file speaks of: what an upstream does with everything else counts only where nothing else does.
+/// Endpoints that the file mentions. An upstream's catch-all endpoint counts only if it has no other.
 fn is_spoken_of(config: &Config) -> Vec<bool> {
     let all = config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |endpoint| (upstream, endpoint)));
     all.map(|(upstream, endpoint)| upstream.endpoints.len() == 1 || endpoint.name != CATCH_ALL).collect()

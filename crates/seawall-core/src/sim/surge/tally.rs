@@ -1,5 +1,5 @@
-//! What happened to the calls, counted at the second in which each arrived, so that every second adds up:
-//! offered = admitted + refused. Only calls in flight are counted when they are.
+//! The results of the calls, counted at the second in which each arrived, so that every second adds up: offered = admitted + refused. Only
+//! calls in flight are counted at their own time.
 
 use super::load::SurgeLoad;
 use super::{CALM_S, SurgeCase};
@@ -15,7 +15,7 @@ words! {
 }
 
 words! {
-    /// What refuses a call before it is ever sent.
+    /// The layer that refuses a call before it is sent.
     pub enum Layer { Limit = "limit", Pool = "pool", Breaker = "breaker", Keys = "keys", Deadline = "deadline" }
 }
 
@@ -32,7 +32,7 @@ impl Layer {
             Reason::PoolFull | Reason::QueueTimeout | Reason::Shed => Self::Pool,
             Reason::CircuitOpen | Reason::ProviderPause => Self::Breaker,
             Reason::DeadlineExceeded => Self::Deadline,
-            // In this model nothing else is left that refuses before the first send.
+            // In this model no other layer refuses before the first send.
             _ => Self::Keys,
         })
     }
@@ -49,7 +49,7 @@ pub struct SurgeRow {
     pub succeeded: f64,
     /// In the order of [`Layer::ALL`].
     pub refused: [f64; LAYERS],
-    /// Admitted calls that ended because the budget had no retry for them.
+    /// Admitted calls that ended because the budget funded no retry.
     pub out_of_budget: f64,
     pub in_flight_max: f64,
     /// From arrival to the end, over calls that were admitted.
@@ -57,7 +57,7 @@ pub struct SurgeRow {
 }
 
 impl SurgeRow {
-    /// `None` where nothing was offered.
+    /// `None` without calls.
     #[must_use]
     pub fn success(&self) -> Option<f64> {
         (self.offered > 0.0).then(|| self.succeeded / self.offered)
@@ -91,12 +91,12 @@ pub(super) struct Second {
     pub(super) succeeded: u32,
     pub(super) refused: [u32; LAYERS],
     pub(super) out_of_budget: u32,
-    /// The sum over the runs of the most at once.
+    /// The sum over the runs of the maximum in flight.
     in_flight: u32,
     pub(super) elapsed_ms: Vec<f32>,
 }
 
-/// Calls of one endpoint that are out now, and how far the seconds have been filled in.
+/// An endpoint's calls in flight, and the seconds filled in so far.
 #[derive(Clone, Debug, Default)]
 struct Gauge {
     now: u32,
@@ -175,7 +175,7 @@ impl SurgeTally {
         }
     }
 
-    /// Calls that are still counted as out belong to the run that is over.
+    /// Calls that are still in flight belong to the run that has ended.
     pub(super) fn run_ended(&mut self) {
         for site in &mut self.sites {
             site.fill(site.seconds.len());
@@ -253,7 +253,7 @@ impl SurgeSite {
         self.gauge.most = self.gauge.most.max(self.gauge.now);
     }
 
-    /// Writes down the seconds that are over; those without a change have what the one before ended with.
+    /// Fills in the seconds that have passed; a second without a change repeats the last value.
     fn fill(&mut self, second: usize) {
         while self.gauge.second < second.min(self.seconds.len()) {
             self.seconds[self.gauge.second].in_flight += self.gauge.most;
@@ -267,7 +267,7 @@ fn whole(at: Mono) -> usize {
     usize::try_from(at.0 / 1_000_000_000).unwrap_or(usize::MAX)
 }
 
-/// By nearest rank; `None` of nothing.
+/// By nearest rank; `None` without values.
 pub(super) fn p99(values: impl Iterator<Item = f32>) -> Option<f64> {
     let mut values: Vec<f32> = values.collect();
     let rank = (values.len() * 99).div_ceil(100).checked_sub(1)?;

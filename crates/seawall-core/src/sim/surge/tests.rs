@@ -1,4 +1,4 @@
-//! The surge as promised: calls add up, what protects protects, and what does not is said to.
+//! Tests of the surge: calls add up, protected endpoints keep their traffic, and the verdict names missing protection.
 
 use super::*;
 use crate::config;
@@ -16,7 +16,7 @@ name = \"item\"
 match = \"GET /items/*\"
 ";
 
-/// An upstream with three endpoints: `head` stands before them, `export` in the first of them.
+/// An upstream with three endpoints: `head` goes before them, `export` into the first of them.
 fn policy(head: &str, export: &str) -> Config {
     let text = format!(
         "{head}\n[defaults]\ntimeout = {{ connect = \"1s\", attempt = \"2s\", total = \"10s\" }}\n[upstreams.api]\nurl = \"https://api.test\"\n"
@@ -87,7 +87,7 @@ fn a_limit_that_the_rest_shares_is_named_as_what_harms_it() {
 fn a_pool_never_holds_more_than_its_slots() {
     let found = surge(&policy(POOL, "pool = \"export\""));
     assert_eq!(row(&found, "api/export", Phase::During).in_flight_max, 4.0);
-    // Slots turn over four at a time in a tenth of a second: the line is granted, not starved.
+    // Slots turn over four at a time in a tenth of a second: queued calls are granted, not starved.
     let admitted = row(&found, "api/export", Phase::During).admitted / 60.0;
     assert!((35.0..42.0).contains(&admitted), "{admitted}");
 }

@@ -1,4 +1,4 @@
-//! What protected the rest, in one sentence, and if nothing did, what would: not guessed, but simulated.
+//! The layer that protected the other endpoints, in one sentence; without one, a change that would, found by simulation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::policy::{Algorithm, BulkheadPolicy, Fail, LimitKey, LimitPolicy, Mode
 use crate::sim::server::SERVICE_MEAN_S;
 use crate::time::Nanos;
 
-/// With less than this before the surge, there is nothing left to protect.
+/// The least success before the surge: below it there is nothing to protect.
 const WELL: f64 = 0.95;
-/// Below this a layer has not taken part.
+/// A layer that refused less than this did not take part.
 const NOTABLE: f64 = 0.01;
-/// The share of success that chance may cost.
+/// The loss of success that may be random.
 const SUCCESS_LOSS: f64 = 0.01;
 /// The same for a single endpoint, whose calls are fewer.
 const WORST_LOSS: f64 = 0.02;
-/// How much slower the slowest hundredth may get before it counts as harm.
+/// The factor by which the 99th percentile may grow before it counts as harm.
 const SLOWER: f64 = 1.5;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,9 +27,9 @@ pub struct SurgeVerdict {
     pub surged: String,
     /// The share of the surge that was refused before it was sent.
     pub refused: f64,
-    /// What refused most of it, as `pool export` or `limit qps`, and what share.
+    /// The layer that refused most of it, as `pool export` or `limit qps`, and its share.
     pub refused_by: Option<(String, f64)>,
-    /// `None` where there is no other endpoint.
+    /// `None` without another endpoint.
     pub others: Option<Others>,
     pub advice: Option<Advice>,
 }
@@ -42,9 +42,9 @@ pub struct Others {
     pub success_during: f64,
     pub p99_ms_before: f64,
     pub p99_ms_during: f64,
-    /// The one that lost most, and what it was left with.
+    /// The endpoint that lost most, and its remaining success.
     pub worst: (String, f64),
-    /// What cost them most of their calls.
+    /// The layer that cost them most of their calls.
     pub lost_to: Option<String>,
     most_lost: f64,
 }
@@ -52,13 +52,13 @@ pub struct Others {
 /// A change to the surged endpoint that was simulated and protects the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
-    /// As it would stand in the file.
+    /// In the file's syntax.
     pub change: String,
     pub others: Others,
 }
 
 impl Others {
-    /// Whether they had anything to lose when the surge began.
+    /// Whether their success was high enough before the surge to be worth protecting.
     #[must_use]
     pub fn were_well(&self) -> bool {
         self.success_before >= WELL
@@ -119,7 +119,7 @@ fn others(tally: &SurgeTally) -> Option<Others> {
     })
 }
 
-/// What refused most of these endpoints' calls during the surge, and how many.
+/// The layer that refused most of these endpoints' calls during the surge, and the number.
 fn largest(tally: &SurgeTally, sites: &[usize]) -> Option<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     let mut add = |name: String, count: f64| match found.iter_mut().find(|(known, _)| *known == name) {
@@ -151,7 +151,7 @@ fn sum(seconds: &[Second], of: fn(&Second) -> u32) -> f64 {
     seconds.iter().map(|second| f64::from(of(second))).sum()
 }
 
-/// Tries a limit, then a pool, of twice what the endpoint needs when it is calm; the traffic stays as it is.
+/// Tries a limit, then a pool, of twice the endpoint's need in calm; the traffic stays the same.
 fn advice(case: &SurgeCase<'_>, load: &SurgeLoad) -> Option<Advice> {
     [limited(case, load), pooled(case, load)].into_iter().find_map(|(change, policy)| {
         let tried = SurgeCase { policy: &policy, runs: 1, ..case.clone() };

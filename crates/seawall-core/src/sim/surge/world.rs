@@ -1,4 +1,4 @@
-//! One run: calls arrive at every endpoint, go through the machine to their upstream's server, and come back or not.
+//! One run: calls arrive at every endpoint and go through the machine to their upstream's server.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::sim::shared::CallerView;
 use crate::sim::traffic::{CallMoment, Traffic, WaitReason};
 use crate::time::{Mono, Nanos, Now, Wall};
 
-/// 2026-07-01T00:00:00Z: a day like any other for quota resets.
+/// 2026-07-01T00:00:00Z: an ordinary day for quota resets.
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -26,17 +26,17 @@ enum SurgeEvent {
         upstream: usize,
         token: CallMoment,
     },
-    /// Carries on after the answer too; it is simply stale then.
+    /// Fires after a response too; it is stale then.
     TimedOut(CallMoment),
     Woken(CallMoment),
 }
 
-/// What the tally must know of a call when it ends.
+/// The tally's data about a call in flight.
 #[derive(Clone, Copy, Debug)]
 struct SurgeTag {
     site: usize,
     arrived: Mono,
-    /// When its last attempt was.
+    /// The time of its last send.
     sent: Mono,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn run(case: &SurgeCase<'_>, load: &SurgeLoad, mut rng: Rng, tally: &
     }
     let end = Mono(0) + Nanos::from_secs(u64::from(load.end_s()));
     while let Some((now, event)) = world.queue.pop() {
-        // Calls end by themselves; what a server still has in line by then interests nobody.
+        // All calls have ended, so the requests left at the servers no longer matter.
         if now >= end && world.traffic.open() == 0 {
             break;
         }
