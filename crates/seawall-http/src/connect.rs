@@ -1,4 +1,4 @@
-//! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
+//! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and the choice of HTTP/1.1 or HTTP/2.
 
 mod certificate;
 mod race;
@@ -31,13 +31,13 @@ pub enum RequestSender {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError {
     pub fault: Fault,
-    /// What a person has to know in order to mend it.
+    /// An explanation for the operator, with the remedy.
     pub detail: Option<String>,
 }
 
 impl From<Fault> for ConnectError {
     fn from(fault: Fault) -> Self {
-        // Without its name: a URL may be a secret.
+        // Without the host's name: a URL may be a secret.
         let detail = if fault == Fault::OUT_OF_REACH { format!("where it leads {OUT_OF_REACH}") } else { fault.words().to_owned() };
         Self { fault, detail: Some(detail) }
     }
@@ -46,7 +46,7 @@ impl From<Fault> for ConnectError {
 #[derive(Clone)]
 pub struct Connector {
     tls: TlsConnector,
-    /// Which addresses may be spoken to; any, for upstreams that an operator configured.
+    /// The addresses that may be connected to; `None` allows any, for upstreams that an operator configured.
     reach: Option<Arc<Reach>>,
     winners: Arc<Winners>,
 }
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl ConnectError {
-    /// Why there is no connection to a place.
+    /// The error for a failed connection to a place.
     fn of_io(error: &std::io::Error, place: &str) -> Self {
         let fault = Fault::of_connect(error);
         let detail = match Shortage::of(error) {
@@ -69,7 +69,7 @@ impl ConnectError {
         Self { fault, detail: Some(detail) }
     }
 
-    /// Why a name was not found. A resolver that gets no open file says only that it failed, so it is tried whether there is one.
+    /// The error for a failed name lookup. Without a free file descriptor the resolver only says that it failed, so this tries to open one.
     fn of_lookup(error: &std::io::Error, name: &str) -> Self {
         match std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) {
             Err(error) if Shortage::of(&error).is_some() => Self::of_io(&error, name),
@@ -98,7 +98,7 @@ impl Connector {
         Self { tls: TlsConnector::from(Arc::new(config)), reach: None, winners: Arc::default() }
     }
 
-    /// The same for targets that somebody else names: only addresses within reach.
+    /// The same for URLs from outside: connects only to addresses within reach.
     #[must_use]
     pub fn within(&self, reach: Reach) -> Self {
         Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)), winners: Arc::clone(&self.winners) }
@@ -115,7 +115,7 @@ impl Connector {
         }
     }
 
-    /// The place that a connection is made to, for people. A URL that somebody else named may be a secret.
+    /// The connection's destination, for people. A URL from outside may be a secret and is not shown.
     fn place(&self, to: &Base) -> String {
         if self.reach.is_some() { "the host of the URL".to_owned() } else { format!("{}:{}", to.host, to.port) }
     }
@@ -139,8 +139,8 @@ impl Connector {
         if speaks_h2 { Ok(RequestSender::H2(MultiplexedConnection::open(stream).await?)) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
     }
 
-    /// Tries the addresses of a name side by side. Reach is asked about each address and not about the name, which may mean
-    /// something else the next time.
+    /// Tries the addresses of a name concurrently. Reach is checked for each address instead of the name, which may resolve to another
+    /// address the next time.
     async fn tcp(&self, to: &Base, limit: Duration) -> Result<TcpStream, ConnectError> {
         let bare = to.host.trim_start_matches('[').trim_end_matches(']');
         let within_reach = |address: &SocketAddr| self.reach.as_ref().is_none_or(|reach| reach.permits(address.ip()));
@@ -187,7 +187,7 @@ fn tls_error(host: &str, error: &std::io::Error) -> ConnectError {
     }
 }
 
-/// An error of the system without its number.
+/// An operating system's error without its number.
 fn words_of(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,5 +1,5 @@
-//! Idle connections of one thread, last in first out: the warmest is used, the coldest dies of age. Each thread has its
-//! own pool, so that taking a connection costs no lock and no other core's cache.
+//! Idle connections of one thread, last in first out: the most recent is used, the oldest expires. Each thread has its own pool, so that
+//! taking a connection costs no lock and no other core's cache.
 
 use crate::connect::{ConnectError, Connector, RequestSender};
 use crate::h1::Conn;
@@ -13,15 +13,14 @@ use std::rc::Rc;
 
 /// Idle connections kept for one upstream by one thread.
 const MAX_IDLE: usize = 256;
-/// An idle connection older than this is not trusted; many servers close after 60 s.
+/// The longest idle time of a connection that is used again; many servers close after 60 s.
 const IDLE_FOR: Nanos = Nanos::from_secs(55);
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// With the time at which each was given back.
+    /// With the time at which each was returned.
     idle: Vec<(Box<Conn<Outgoing>>, Mono)>,
-    /// Each carries as many requests as its peer allows. With the time since which nothing has gone over it, as far as sweeps
-    /// have seen.
+    /// Each carries as many requests as its peer allows. The time is when a sweep first found it without requests.
     shared: Vec<(MultiplexedConnection<Outgoing>, Option<Mono>)>,
 }
 
@@ -32,8 +31,8 @@ pub struct ConnectionPool(Rc<IdleConnections>);
 #[derive(Debug, Default)]
 struct IdleConnections {
     by_upstream: RefCell<BTreeMap<u32, Shelf>>,
-    /// The last time that anybody told. A connection that is given back came back then or a little later, which saves a look
-    /// at the clock; sweeps tell every ten seconds.
+    /// The latest time that a caller passed in. It stands for the time at which a connection is returned, which saves a clock read; sweeps
+    /// update it every ten seconds.
     latest: Cell<Mono>,
 }
 
@@ -43,7 +42,7 @@ impl IdleConnections {
     }
 }
 
-/// A connection in use, that goes back to its shelf once the answer has been read.
+/// A connection in use, which returns to its shelf once the response has been read.
 #[derive(Debug)]
 pub struct LeasedConnection {
     conn: Box<Conn<Outgoing>>,
@@ -59,7 +58,7 @@ impl LeasedConnection {
         let mut shelves = self.pool.0.by_upstream.borrow_mut();
         let idle = &mut shelves.entry(self.upstream).or_default().idle;
         if idle.len() < MAX_IDLE {
-            // Not when it was lent: a response may take longer than an idle connection is trusted for.
+            // The time of the return and not of the lease, because a response may take longer than a connection may be idle.
             idle.push((self.conn, self.pool.0.latest.get()));
         }
     }
@@ -83,9 +82,9 @@ impl LeasedConnection {
 }
 
 impl ConnectionPool {
-    /// A new connection.
+    /// Opens a new connection.
     pub async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<PooledSender, ConnectError> {
-        // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
+        // Boxed, because connecting is rare and its future is large: inline, it would enlarge the future of every call.
         match Box::pin(connector.connect(to, timeout)).await? {
             RequestSender::H1(conn) => {
                 Ok(PooledSender::H1 { lent: LeasedConnection { conn, pool: self.clone(), upstream }, reused: false })
@@ -97,14 +96,14 @@ impl ConnectionPool {
         }
     }
 
-    /// The warmest idle connection, or one that has room for another request.
+    /// The most recent idle connection, or a shared one with room for another request.
     pub fn idle(&self, upstream: u32, now: Mono) -> Option<PooledSender> {
         self.0.is(now);
         let mut shelves = self.0.by_upstream.borrow_mut();
         let shelf = shelves.get_mut(&upstream)?;
         if !shelf.shared.is_empty() {
             shelf.shared.retain(|(shared, _)| !shared.is_closed());
-            // The first that has room, so that those behind it fall idle when there is less to do.
+            // The first one with room, so that those behind it become idle when the load falls.
             if let Some((shared, _)) = shelf.shared.iter().find(|(shared, _)| shared.has_room()) {
                 return Some(PooledSender::H2 { shared: shared.clone(), reused: true });
             }
@@ -118,13 +117,13 @@ impl ConnectionPool {
         None
     }
 
-    /// Closes what has been idle for too long, for upstreams that nobody calls any more.
+    /// Closes connections that were idle for too long, also of upstreams that get no more calls.
     pub fn sweep(&self, now: Mono) {
         self.0.is(now);
         let mut shelves = self.0.by_upstream.borrow_mut();
         for shelf in shelves.values_mut() {
             shelf.idle.retain_mut(|(conn, since)| now.since(*since) <= IDLE_FOR && !conn.is_dead());
-            // The first stays for as long as its peer likes; others were opened because there was no room.
+            // Keeps the first for as long as its peer does; the others were opened because it had no room.
             let mut place = 0;
             shelf.shared.retain_mut(|(shared, quiet)| {
                 let since = if shared.is_idle() {

@@ -1,6 +1,6 @@
-//! Content types that say whether a body means something before its end.
+//! Content types that say whether a partial body is of use.
 
-/// Whether a body of this type is a series of events or documents, each of which means something before the end.
+/// Whether a body of this type is a series of events or documents, each of which is of use before the body's end.
 #[must_use]
 pub fn is_event_stream(content_type: &[u8]) -> bool {
     const SERIES: [&str; 6] = [
@@ -20,7 +20,7 @@ fn essence(content_type: &[u8]) -> &[u8] {
     content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
-/// Whether a body of this type means nothing before its end.
+/// Whether a body of this type is of no use before its end.
 #[must_use]
 pub fn is_document(content_type: &[u8]) -> bool {
     if is_event_stream(content_type) {

@@ -1,10 +1,9 @@
-//! Which addresses may be spoken to on behalf of somebody who hands us a URL. A callback must not become a way into the
-//! network that we stand in.
+//! The addresses to which the gateway connects for URLs from outside. A callback must not become a way into the gateway's own network.
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Public addresses, and those that the operator lists.
+/// Public addresses, and the networks that the operator lists.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     allow: Vec<IpNet>,
@@ -16,7 +15,7 @@ impl Reach {
         Self { allow }
     }
 
-    /// Whether this is the reach of those who may speak to these networks besides.
+    /// Whether this reach allows exactly these additional networks.
     #[must_use]
     pub fn is_of(&self, allow: &[IpNet]) -> bool {
         self.allow == allow
@@ -29,7 +28,7 @@ impl Reach {
     }
 }
 
-/// What whoever handed in such a URL is told of its address.
+/// The error text for such a URL's address.
 pub const OUT_OF_REACH: &str = "is not a public address, and `allow_private` does not list it";
 
 fn is_public(address: IpAddr) -> bool {
@@ -39,10 +38,10 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Azure's address for the platform itself, which hands out certificates and settings of the machine. It is in no private block.
+/// Azure's address for the platform itself, which hands out certificates and settings of the machine. No private block contains it.
 const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 
-/// Everything but the special-purpose blocks (RFC 6890 and its registry).
+/// Everything except the special-purpose blocks (RFC 6890 and its registry).
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let special = address.is_private()
@@ -60,7 +59,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !special
 }
 
-/// Global unicast only, without the blocks that lead back to IPv4 by another way.
+/// Global unicast only, without the blocks that tunnel IPv4.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.segments();
     let global = first & 0xe000 == 0x2000;

@@ -1,5 +1,5 @@
-//! How an attempt failed without a usable answer, in two vocabularies: ours for policies and logs, RFC 9209's for
-//! the `Proxy-Status` header.
+//! Failures of an attempt without a usable response, in two vocabularies: ours for policies and logs, RFC 9209's for the `Proxy-Status`
+//! header.
 
 use crate::egress::OUT_OF_REACH;
 use seawall_core::record::ErrorKind;
@@ -14,37 +14,37 @@ pub struct Fault {
 impl Fault {
     pub const TIMEOUT: Self = Self { kind: ErrorKind::Timeout, token: "http_response_timeout" };
     pub const CONNECT_TIMEOUT: Self = Self { kind: ErrorKind::Connect, token: "connection_timeout" };
-    /// A body on its way up stood still for too long.
+    /// An upload stood still for too long.
     pub const STALLED: Self = Self { kind: ErrorKind::Timeout, token: "connection_write_timeout" };
     pub const DNS: Self = Self { kind: ErrorKind::Dns, token: "dns_error" };
     pub const REFUSED: Self = Self { kind: ErrorKind::Connect, token: "connection_refused" };
     pub const UNREACHABLE: Self = Self { kind: ErrorKind::Connect, token: "destination_unavailable" };
-    /// An address that whoever handed in the URL may not reach through us.
+    /// An address outside the reach of a URL from outside.
     pub const OUT_OF_REACH: Self = Self { kind: ErrorKind::Connect, token: "destination_ip_prohibited" };
     pub const TLS: Self = Self { kind: ErrorKind::Tls, token: "tls_protocol_error" };
     pub const CERTIFICATE: Self = Self { kind: ErrorKind::Tls, token: "tls_certificate_error" };
     pub const RESET: Self = Self { kind: ErrorKind::Reset, token: "connection_terminated" };
-    /// An HTTP/2 server says that it did not look at the request, or the connection did not take it: as good as no
-    /// connection, and nothing has happened that a second try could repeat.
+    /// An HTTP/2 server says that it did not process the request, or the connection did not accept it. As with a failed connection, nothing
+    /// has been executed that a retry could repeat.
     pub const NOT_PROCESSED: Self = Self { kind: ErrorKind::Connect, token: "connection_terminated" };
     pub const INCOMPLETE: Self = Self { kind: ErrorKind::Reset, token: "http_response_incomplete" };
     pub const GARBAGE: Self = Self { kind: ErrorKind::Malformed, token: "http_protocol_error" };
     pub const HEADERS_TOO_LARGE: Self = Self { kind: ErrorKind::Malformed, token: "http_response_header_section_size" };
     pub const SCHEMA: Self = Self { kind: ErrorKind::Schema, token: "http_protocol_error" };
 
-    /// The provider of tokens said no; nothing went to the upstream.
+    /// The token provider refused; nothing went to the upstream.
     pub const TOKEN: Self = Self { kind: ErrorKind::Connect, token: "http_request_denied" };
 
-    /// A failure that has nothing to do with the upstream, which was not asked: the provider of its tokens is away, or this
-    /// machine has no open file or local port left.
+    /// A failure without any relation to the upstream, which got no request: its token provider is unavailable, or this machine has no file
+    /// descriptor or local port left.
     pub const UNRELATED: Self = Self { kind: ErrorKind::Connect, token: "proxy_internal_error" };
 
-    /// The same, found out when the time of the attempt was over.
+    /// The same, detected when the time of the attempt was over.
     pub const UNRELATED_TIMEOUT: Self = Self { kind: ErrorKind::Timeout, token: "proxy_internal_error" };
-    /// The caller's own body broke off or is too large, so the request was given up. The upstream had not failed by then.
+    /// The caller's own body broke off or is too large, so the request was aborted. The upstream had not failed by then.
     pub const ABANDONED: Self = Self { kind: ErrorKind::Reset, token: "http_request_error" };
 
-    /// What happened, for a person, where nothing more is known.
+    /// A description for people, if nothing more specific is known.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// What hyper's error means for the attempt. The request had been handed to a connection.
+    /// The fault for hyper's error after the request was passed to a connection.
     #[must_use]
     pub fn of(error: &hyper::Error) -> Self {
         if error.is_parse_too_large() {
@@ -79,7 +79,7 @@ impl Fault {
         } else if error.is_timeout() {
             Self::TIMEOUT
         } else {
-            // A connection that closes, resets or is torn down by HTTP/2: the server may have seen the request.
+            // A connection that closes, resets or is torn down by HTTP/2: the server may have received the request.
             Self::RESET
         }
     }
@@ -95,12 +95,12 @@ impl Fault {
     }
 }
 
-/// What this machine has run out of, so that no connection could be tried.
+/// A resource that this machine lacks, so that it could not try to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Files,
     Memory,
-    /// Local ports, or an address of the family that the upstream's address is of.
+    /// Local ports, or a local address of the upstream's address family.
     Ports,
 }
 
@@ -114,7 +114,7 @@ impl Shortage {
         }
     }
 
-    /// What a person has to know in order to mend it.
+    /// An explanation for the operator, with the remedy.
     pub const fn detail(self) -> &'static str {
         match self {
             Self::Files => "the gateway has no open file left for a connection; raise its limit of open files (ulimit -n)",
@@ -124,7 +124,7 @@ impl Shortage {
     }
 }
 
-// The same numbers on every Unix that this is built for, but for one.
+// These numbers are the same on every Unix that this is built for, except ENOBUFS.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 const ENOMEM: i32 = 12;

@@ -1,5 +1,5 @@
-//! HTTP/2 to an upstream: one connection carries many requests, and what its failures say about whether a request was
-//! processed. That decides whether a POST may go again.
+//! HTTP/2 to an upstream: one connection carries many requests. Its errors tell whether a request was processed, which decides whether a
+//! POST may be sent again.
 
 mod body;
 mod hearing;
@@ -24,12 +24,12 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Streams that are begun before a peer has said how many it allows.
+/// Streams that may start before a peer has announced its limit.
 const BEFORE_SETTINGS: usize = 1;
-/// Longer header sections of an answer are refused.
+/// Longer header sections of a response are refused.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
-/// A connection that several calls send over at once, as many as its peer allows.
+/// A connection that several calls use at once, as many as its peer allows.
 #[derive(Debug)]
 pub struct MultiplexedConnection<B> {
     sender: http2::SendRequest<B>,
@@ -42,8 +42,8 @@ impl<B> Clone for MultiplexedConnection<B> {
     }
 }
 
-/// How many streams a connection has, and how many its peer allows. hyper would take more requests than that and hold them back,
-/// and the time that they wait there would be the upstream's fault.
+/// A connection's streams, and its peer's limit. hyper would accept more requests and queue them, and their time in that queue would count
+/// as the upstream's.
 #[derive(Debug)]
 struct StreamLoad {
     streams: Cell<usize>,
@@ -76,7 +76,7 @@ pub struct StreamBody {
     _stream: H2Stream,
 }
 
-/// A request that got no answer.
+/// A request that got no response.
 #[derive(Debug)]
 pub struct H2Failure<B> {
     pub fault: Fault,
@@ -114,7 +114,7 @@ where
         self.load.streams.get() < self.load.limit.get()
     }
 
-    /// Whether nothing goes over it.
+    /// Whether it carries no stream.
     pub fn is_idle(&self) -> bool {
         self.load.streams.get() == 0
     }
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// HTTP/2 carries scheme and authority in the request itself.
+/// The absolute form of a URI: HTTP/2 sends scheme and authority in the request itself.
 #[must_use]
 pub fn absolute(base: &Base, uri: &Uri) -> Uri {
     let scheme = if base.tls { "https" } else { "http" };
@@ -148,7 +148,7 @@ pub fn absolute(base: &Base, uri: &Uri) -> Uri {
     Uri::builder().scheme(scheme).authority(base.authority()).path_and_query(path).build().unwrap_or_else(|_| uri.clone())
 }
 
-/// Keeps a connection going, and writes down how many streams its peer allows.
+/// Drives a connection and records its peer's stream limit.
 async fn run<I, B>(connection: http2::Connection<TokioIo<Hearing<I>>, B, LocalExecutor>, load: Rc<StreamLoad>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -163,16 +163,15 @@ where
     drop(ended.await);
 }
 
-/// Whether the server has said that it did not look at the request (RFC 9113 §8.7): it refused the stream, or goes away
-/// and counts the stream among those that it will not answer. Those that it was working on when its connection ended fail
-/// with an I/O error instead.
+/// Whether the server has said that it did not process the request (RFC 9113 §8.7): it refused the stream, or its GOAWAY excludes the
+/// stream. Streams that it was processing when the connection ended fail with an I/O error instead.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<::h2::Error>()) else { return false };
     let is_refused = error.is_reset() && error.reason() == Some(::h2::Reason::REFUSED_STREAM);
     error.is_remote() && (is_refused || error.is_go_away())
 }
 
-/// Whether we ended the stream ourselves, which we do where the caller's body breaks off.
+/// Whether we reset the stream ourselves, as we do if the caller's body breaks off.
 fn is_abandoned(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<::h2::Error>()) else { return error.is_user() };
     error.is_reset() && !error.is_remote() && !error.is_library()

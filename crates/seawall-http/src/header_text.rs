@@ -1,8 +1,8 @@
-//! The values of headers as text, for whoever keeps them.
+//! The values of headers as text, for storage.
 
 use std::borrow::Cow;
 
-/// Returns a header's value as text. Bytes that are not UTF-8 are taken for Latin-1, as HTTP once had it, and are sent as UTF-8 again.
+/// Returns a header's value as text. Bytes that are not UTF-8 are read as Latin-1, as in old HTTP, and are sent as UTF-8 again.
 #[must_use]
 pub fn text(value: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(value) {

@@ -1,4 +1,4 @@
-//! A socket with or without TLS, whichever side opened it, and who runs what hyper wants run beside it.
+//! A socket with or without TLS, from either side, and the executor for hyper's background tasks.
 
 use std::io::IoSlice;
 use std::pin::{Pin, pin};
@@ -14,7 +14,7 @@ pub enum Io {
 }
 
 impl Io {
-    /// Whether the peer has ended the connection. The end is seen although bytes before it have not been read yet, once all of them have
+    /// Whether the peer has ended the connection. This is known even if bytes before the end have not been read, once all of them have
     /// arrived.
     #[must_use]
     pub fn is_ended(&self) -> bool {
@@ -22,7 +22,7 @@ impl Io {
             Self::Plain(io) => io,
             Self::Tls(io) => io.get_ref().0,
         };
-        // What the reactor has seen so far; nothing is waited for.
+        // Asks for the reactor's latest state without waiting.
         let seen = pin!(tcp.ready(Interest::READABLE)).poll(&mut Context::from_waker(Waker::noop()));
         matches!(seen, Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }

@@ -1,5 +1,5 @@
-//! HTTP without policy: request heads that can only be made of checked bytes, bodies that stream, HTTP/1.1 on both sides, HTTP/2 to
-//! upstreams, connections and the pool that keeps them. Nothing here knows of retries, limits or configuration files.
+//! HTTP without policy: request heads that can only be built from checked bytes, streaming bodies, HTTP/1.1 on both sides, HTTP/2 to
+//! upstreams, connections and their pool. Nothing here knows of retries, limits or configuration files.
 
 pub mod connect;
 pub mod connection_pool;

@@ -1,6 +1,6 @@
 //! A parameter that is added to the query of a request.
 
-/// A parameter of a query that carries a credential, encoded so that it stays one parameter.
+/// A query parameter with a credential, encoded so that it stays one parameter.
 pub struct QueryParameter(String);
 
 impl QueryParameter {
@@ -25,7 +25,7 @@ impl std::fmt::Debug for QueryParameter {
     }
 }
 
-/// Percent-encodes all but RFC 3986's unreserved characters.
+/// Percent-encodes all except RFC 3986's unreserved characters.
 #[must_use]
 pub fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! Bodies of requests on their way to an upstream, with a limit on what a caller may still send.
+//! Bodies of requests on their way to an upstream, with a limit on the caller's remaining bytes.
 
 use crate::fault::Fault;
 use crate::h1::{BodyStart, Cut, Upload};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-/// What goes to an upstream.
+/// A request's body for an upstream.
 #[derive(Debug, Default)]
 pub enum Outgoing {
     #[default]
     Empty,
     Full(Bytes),
-    /// What was read ahead, then the rest as it comes. Can be sent once.
+    /// The part that was read ahead, then the rest as it arrives. Can be sent once.
     Stream(Option<Bytes>, Limited),
 }
 
@@ -31,7 +31,7 @@ impl Outgoing {
     }
 }
 
-/// A caller's body as it comes in.
+/// A caller's body as it arrives.
 #[derive(Debug, Default)]
 pub enum Inbound {
     #[default]
@@ -46,7 +46,7 @@ impl From<Option<Upload>> for Inbound {
     }
 }
 
-/// A caller's body did not come to its end.
+/// A caller's body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfinished {
     #[error(transparent)]
@@ -84,7 +84,7 @@ impl Body for Inbound {
     }
 }
 
-/// The rest of a caller's body, with a limit on what may still come.
+/// The rest of a caller's body, with a limit on its size.
 #[derive(Debug)]
 pub struct Limited {
     incoming: Inbound,
@@ -102,13 +102,13 @@ impl Limited {
     pub fn is_abandoned(&self) -> bool {
         match &self.incoming {
             Inbound::H1(upload) => upload.is_abandoned(),
-            // A stream that is reset ends its call.
+            // A reset stream ends its call.
             Inbound::None | Inbound::H2(_) => false,
         }
     }
 }
 
-/// What a caller did wrong while its body was passed on. The upstream is not to blame for any of it.
+/// A caller's fault while its body was relayed. The upstream is not responsible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     Broke,
@@ -116,15 +116,16 @@ pub enum Blame {
     TooSlow,
 }
 
-/// How the caller is doing with its body, seen from outside while the body is on its way.
+/// The state of a caller's upload, for the code that waits for the attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Feed(Arc<UploadProgress>);
 
 #[derive(Debug, Default)]
 struct UploadProgress {
+    // Relaxed accesses suffice: no other memory is read on account of these values.
     state: AtomicU8,
     is_whole: AtomicBool,
-    /// Bytes that the connection to the upstream has taken.
+    /// Bytes that the connection to the upstream has accepted.
     moved: AtomicU64,
 }
 
@@ -142,19 +143,18 @@ impl Feed {
         self.0.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the body that have been taken so far.
+    /// Bytes of the body that have been accepted so far.
     pub fn moved(&self) -> u64 {
         self.0.moved.load(Ordering::Relaxed)
     }
 
-    /// Whether all of the body has been taken.
+    /// Whether the whole body has been accepted.
     pub fn is_whole(&self) -> bool {
         self.0.is_whole.load(Ordering::Relaxed)
     }
 
-    /// What the caller did wrong, once an attempt has failed with `fault`. A body that is waited for says nothing by itself:
-    /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile, or in the same moment as the caller, has
-    /// failed by itself.
+    /// The caller's fault, if any, once an attempt has failed with `fault`. A stalled upload alone proves nothing: the caller was too slow
+    /// only if time ran out. An upstream that closes meanwhile, or in the same moment as the caller, has failed by itself.
     pub fn blame(&self, fault: Fault) -> Option<Blame> {
         match self.0.state.load(Ordering::Relaxed) {
             Self::WAITS if fault == Fault::TIMEOUT || fault == Fault::STALLED => Some(Blame::TooSlow),
@@ -165,7 +165,7 @@ impl Feed {
     }
 }
 
-/// Why a request body could not be passed on.
+/// The reason why a request body could not be relayed.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error("the body is larger than allowed")]
@@ -217,7 +217,7 @@ impl Body for Outgoing {
                         return Poll::Ready(Some(Err(BodyError::TooLarge)));
                     }
                 }
-                // Trailers belong to the hop they came over.
+                // Trailers belong to one hop and are dropped.
                 if frame.is_data() { Poll::Ready(Some(Ok(frame))) } else { self.poll_frame(cx) }
             }
         }

@@ -1,11 +1,11 @@
-//! The headers of a request, besides the few that the gateway writes itself.
+//! The headers of a request, except the few that the gateway writes itself.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, TE, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue};
 use std::ops::Deref;
 
-/// The headers of a request on its way to an upstream. None of them says where the request goes or where it ends: those are
-/// written once, by us, and a second one beside ours would be read as the sender of a forged request wishes.
+/// The headers of a request to an upstream. None of them affects routing or framing: the gateway writes those once, and a second one would
+/// let a forged request be read in another way.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHeaders(HeaderMap);
 
@@ -18,7 +18,7 @@ pub enum BadHeader {
     Reserved(String),
 }
 
-/// Headers that belong to one connection or frame a message, by their names in lower case. The sender of a message writes them.
+/// Headers that belong to one connection or frame a message, in lower case. Only the sender of a message may write them.
 const RESERVED: [&str; 11] = [
     "connection",
     "content-length",
@@ -33,7 +33,7 @@ const RESERVED: [&str; 11] = [
     "upgrade",
 ];
 
-/// A name as servers may read it that hand headers on as variables: `_`, `.` and the like are as good as `-` to them.
+/// Normalises a name as servers do that pass headers on as variables: they treat `_`, `.` and the like as `-`.
 fn plain(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }).collect()
 }
@@ -42,21 +42,21 @@ fn is_reserved(plain: &str) -> bool {
     RESERVED.contains(&plain) || plain.starts_with("seawall-")
 }
 
-/// Whether a name is none of ours, and may be read as one: `Transfer_Encoding`, `Content.Length`.
+/// Whether a name is not reserved but some servers may read it as a reserved one: `Transfer_Encoding`, `Content.Length`.
 fn is_imitation(name: &HeaderName) -> bool {
     let is_odd = name.as_str().bytes().any(|byte| !byte.is_ascii_alphanumeric() && byte != b'-');
     is_odd && is_reserved(&plain(name.as_str()))
 }
 
 impl RequestHeaders {
-    /// Takes a caller's headers over, without those that frame a message and without any that a server may take for one of them.
+    /// Takes over a caller's headers, without framing headers and their imitations.
     #[must_use]
     pub fn new(mut headers: HeaderMap) -> Self {
         if !headers.is_empty() {
             for name in [HOST, CONTENT_LENGTH, TRANSFER_ENCODING] {
                 headers.remove(name);
             }
-            // `TE: trailers` is ours to pass on, and has to be nominated. Nothing else of a connection is.
+            // `TE: trailers` may be relayed, and must be named in `Connection`. Nothing else of a connection may.
             if headers.get(CONNECTION).is_some_and(|value| value != "te") || headers.get(TE).is_some_and(|value| value != "trailers") {
                 headers.remove(CONNECTION);
                 headers.remove(TE);
@@ -69,7 +69,7 @@ impl RequestHeaders {
         Self(headers)
     }
 
-    /// Reads headers out of a store, a file or an import. Those of a connection are left out.
+    /// Reads headers from a store, a file or an import, and leaves out those of a connection.
     ///
     /// # Errors
     /// When a name or a value has bytes that no header can carry.
@@ -88,7 +88,7 @@ impl RequestHeaders {
     /// Checks one header from outside.
     ///
     /// # Errors
-    /// When it cannot be sent, or only we may set it.
+    /// When it cannot be sent, or is reserved for the gateway.
     pub fn check(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), BadHeader> {
         let (Ok(header), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes())) else {
             return Err(BadHeader::Unsendable(name.to_owned()));

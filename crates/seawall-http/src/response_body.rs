@@ -1,4 +1,4 @@
-//! Bodies of responses on their way to a caller. They hand their connection back when they have been read to the end.
+//! Bodies of responses on their way to a caller. A body returns its connection to the pool once it has been read to the end.
 
 use crate::connection_pool::LeasedConnection;
 use crate::fault::Fault;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Sleep;
 
-/// What goes back to the caller.
+/// A response's body for the caller.
 #[derive(Debug, Default)]
 pub enum Relay {
     #[default]
@@ -22,17 +22,17 @@ pub enum Relay {
     Stream(Box<Streaming>),
 }
 
-/// An answer's body as its connection delivers it.
+/// A response's body from its connection.
 #[derive(Debug)]
 pub enum Arriving {
-    /// Read to its end, or given up.
+    /// Read to its end, or abandoned.
     Over,
     H1(LeasedConnection),
     H2(StreamBody),
 }
 
 impl Arriving {
-    /// Whether all that is left of the body has arrived.
+    /// Whether the rest of the body has arrived.
     pub fn is_here(&self) -> bool {
         match self {
             Self::Over => true,
@@ -41,7 +41,7 @@ impl Arriving {
         }
     }
 
-    /// Ends the matter: a connection that can carry another request goes back to its shelf.
+    /// Ends the body: a reusable connection returns to its shelf.
     fn end(&mut self) {
         if let Self::H1(lent) = std::mem::replace(self, Self::Over) {
             lent.give_back();
@@ -78,26 +78,26 @@ impl Body for Arriving {
     }
 }
 
-/// An answer that is still coming in.
+/// A response that is still arriving.
 #[derive(Debug)]
 pub struct Streaming {
-    /// What was read ahead for the rules.
+    /// The part that was read ahead for the rules.
     ahead: Option<Bytes>,
     incoming: Arriving,
-    /// The longest silence before the next piece: `first_byte` until one has come, `idle` after that.
+    /// The longest wait for the next piece: `first_byte` until one has arrived, `idle` after that.
     patience: Duration,
     idle: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Told once how the body ended.
+    /// Called once, with the end of the body.
     on_end: Option<OnEnd>,
-    /// How it broke off, for the next time that somebody asks.
+    /// The error to return at the next poll.
     failed: Option<RelayError>,
     kept: Option<BodyCopy>,
-    /// Given back when the answer has ended, however it ends.
+    /// Dropped when the response has ended, however it ends.
     held: Option<HeldPermits>,
 }
 
-/// What is held for as long as an answer is being passed on.
+/// Permits that stay taken while a response is relayed.
 pub struct HeldPermits(pub Box<dyn std::any::Any>);
 
 impl std::fmt::Debug for HeldPermits {
@@ -106,7 +106,7 @@ impl std::fmt::Debug for HeldPermits {
     }
 }
 
-/// A copy of an answer on its way through, for whoever wants it whole.
+/// A copy of a response that is being relayed, for a reader of the whole body.
 pub struct BodyCopy {
     copy: BytesMut,
     most: usize,
@@ -119,7 +119,7 @@ impl std::fmt::Debug for BodyCopy {
     }
 }
 
-/// How a body that was passed on as it came has ended.
+/// The end of a body that was streamed.
 #[derive(Debug)]
 pub enum BodyEnd<'a> {
     Whole,
@@ -129,7 +129,7 @@ pub enum BodyEnd<'a> {
     Abandoned,
 }
 
-/// Hears how a body ended.
+/// A callback for the end of a body.
 pub struct OnEnd(pub Box<dyn FnOnce(BodyEnd<'_>)>);
 
 impl std::fmt::Debug for OnEnd {
@@ -149,7 +149,7 @@ pub enum RelayError {
 }
 
 impl Relay {
-    /// The rest of an answer; nothing is left of one that has ended.
+    /// The rest of a response; empty if the response has ended.
     pub fn new(mut ahead: Bytes, mut incoming: Arriving, timeout: Timeout) -> Self {
         if ahead.is_empty()
             && let Arriving::H1(lent) = &mut incoming
@@ -177,14 +177,14 @@ impl Relay {
         }))
     }
 
-    /// Keeps `held` until the answer has been read; gives it back at once where it has been already.
+    /// Keeps `held` until the response has been read; drops it at once if it has been already.
     pub fn hold(&mut self, held: HeldPermits) {
         if let Self::Stream(streaming) = self {
             streaming.held = Some(held);
         }
     }
 
-    /// Runs `on_end` once when a body that is still coming in has ended; nothing where it has ended already.
+    /// Runs `on_end` once when a body that is still arriving has ended; never if it has ended already.
     pub fn on_end(&mut self, on_end: OnEnd) {
         if let Self::Stream(streaming) = self {
             streaming.on_end = Some(on_end);
@@ -208,7 +208,7 @@ impl Relay {
 }
 
 impl Streaming {
-    /// What was read ahead of an answer that nobody will read on.
+    /// The part that was read ahead of a response that is not read further.
     #[must_use]
     pub fn into_ahead(mut self) -> Option<Bytes> {
         self.ahead.take()
@@ -271,7 +271,7 @@ impl Streaming {
             }
             Poll::Ready(Some(Err(error))) => {
                 self.broke(&error);
-                // A server forgets what it has not written yet when a body fails, so it gets a turn to write first.
+                // A server drops unwritten data when a body fails, so this wakes it for one more turn to write first.
                 self.failed = Some(error);
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -331,7 +331,7 @@ impl Body for Relay {
     }
 }
 
-/// As much of a body as its reader wants. One that breaks off here has told nobody anything yet, so it may be retried.
+/// Reads at most `most` bytes of a body. If it breaks off here, the caller has got nothing yet, so a retry is possible.
 ///
 /// # Errors
 /// When the body breaks off.

@@ -1,4 +1,4 @@
-//! TLS before our own listener: the certificate that callers see, and which HTTP they want to speak.
+//! TLS for our own listener: the certificate for callers, and the choice of HTTP version.
 
 use crate::io::Io;
 use rustls::ServerConfig;
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Front {
 
 impl Front {
     /// # Errors
-    /// When these are not a chain of certificates and the key to the first of them, both in PEM. Nothing of the key is told.
+    /// When these are not a chain of certificates and the key of the first one, both in PEM. The message reveals nothing of the key.
     pub fn new(chain: &[u8], key: &[u8]) -> Result<Self, String> {
         let chain: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(chain).collect::<Result<_, _>>().map_err(|_| "`cert` is not PEM")?;
@@ -38,10 +38,10 @@ impl Front {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Whoever has connected, and whether they speak HTTP/2.
+    /// Accepts a connection. Returns its stream, and whether the caller chose HTTP/2.
     ///
     /// # Errors
-    /// When they do not speak TLS, or not to us.
+    /// When the TLS handshake fails.
     pub async fn accept(&self, stream: TcpStream) -> std::io::Result<(Io, bool)> {
         let stream = self.0.accept(stream).await?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");

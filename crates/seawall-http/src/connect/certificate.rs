@@ -1,4 +1,4 @@
-//! Certificates of upstreams: verified as rustls verifies them, with a reason that a person can act upon.
+//! Certificates of upstreams: rustls verifies them, and this module gives operators a reason that they can act upon.
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -8,7 +8,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCer
 use seawall_core::time::Wall;
 use std::sync::Arc;
 
-/// What to do about a certificate of an authority that is not known.
+/// The remedy for a certificate of an unknown authority.
 const MEND: &str = "add the authority to the system's certificates or to SSL_CERT_FILE";
 
 /// The certificate was signed with its own key and by no authority.
@@ -16,12 +16,12 @@ const MEND: &str = "add the authority to the system's certificates or to SSL_CER
 #[error("self-signed")]
 struct SelfSigned;
 
-/// Verifies by the roots, and says of a certificate that does not hold whether it is self-signed.
+/// Verifies against the roots, and marks untrusted certificates that are self-signed.
 #[derive(Debug)]
 pub(super) struct Verifier(Arc<WebPkiServerVerifier>);
 
 impl Verifier {
-    /// There are always roots: those of Mozilla where the system has none.
+    /// `roots` is never empty: it holds Mozilla's roots if the system has none.
     pub(super) fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Arc<Self> {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         Arc::new(Self(verifier.expect("there are roots and no revocation lists")))
@@ -39,7 +39,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         verified.map_err(|error| match error {
-            // An authority's own certificate that a server presents is refused as `Other`.
+            // A server that presents an authority's own certificate is refused as `Other`.
             Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)) if is_self_signed(end_entity) => {
                 Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(SelfSigned))))
             }
@@ -85,7 +85,7 @@ pub(super) fn reason(why: &CertificateError) -> String {
         CertificateError::NotValidForName => "wrong name".to_owned(),
         CertificateError::NotValidForNameContext { presented, .. } => format!("wrong name: it is for {}", names(presented)),
         CertificateError::Revoked => "revoked".to_owned(),
-        // A stranger may have the name of an authority that is known, but not its key.
+        // `BadSignature`: an unknown issuer may have the name of a known authority, but not its key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => format!("unknown issuer; {MEND}"),
         CertificateError::Other(OtherError(other)) if other.is::<SelfSigned>() => {
             "self-signed; have it signed by an authority of the system's certificates or of SSL_CERT_FILE".to_owned()
@@ -99,7 +99,7 @@ fn day(time: UnixTime) -> String {
     String::from_utf8_lossy(&Wall(seconds.saturating_mul(1000)).rfc3339()[..10]).into_owned()
 }
 
-/// The first names of a certificate, as `DnsName("a.test")` has them.
+/// The first names of a certificate; rustls formats them as `DnsName("a.test")`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| name.split('"').nth(1).unwrap_or(name).to_owned();
     match presented {

@@ -1,5 +1,5 @@
-//! Connects to one of several addresses of a name (RFC 8305). A silent address costs a quarter of a second instead of the whole
-//! timeout, and the address that answered is tried first the next time.
+//! Connects to one of several addresses of a name (RFC 8305). A silent address costs a quarter of a second instead of the whole timeout,
+//! and the address that connected is tried first the next time.
 
 use crate::fault::Shortage;
 use parking_lot::Mutex;
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 
 /// The head start of an address before the next one is tried (RFC 8305 §5).
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Names whose last address is remembered; beyond that all are forgotten, which costs a head start each.
+/// Names whose last address is remembered. When full, the map is cleared, which costs each name one head start.
 const MAX_NAMES: usize = 4096;
 
-/// The addresses that answered last, by name.
+/// The addresses that connected last, by name.
 #[derive(Debug, Default)]
 pub(super) struct Winners(Mutex<BTreeMap<String, IpAddr>>);
 
@@ -53,8 +53,8 @@ impl Winners {
     }
 }
 
-/// Opens the first connection that can be had. The next address is tried as soon as one fails, and otherwise
-/// after a head start. Of several failures the one that says most about the upstream is reported.
+/// Returns the first connection that opens. The next address is tried as soon as one fails, and otherwise after a head start. Of several
+/// failures the most informative is reported.
 pub(super) async fn race<S, F>(order: &[SocketAddr], limit: Duration, connect: impl Fn(SocketAddr) -> F) -> io::Result<(S, SocketAddr)>
 where
     S: Send + 'static,
@@ -63,7 +63,7 @@ where
     if let [only] = order {
         return Ok((connect(*only).await?, *only));
     }
-    // A short timeout leaves room for every address too.
+    // A short timeout must leave time for every address too.
     let head_start = HEAD_START.min(limit / u32::try_from(order.len() + 1).unwrap_or(u32::MAX));
     let (mut waiting, mut running, mut last) = (order.iter().copied(), JoinSet::new(), None::<io::Error>);
     loop {
@@ -81,7 +81,7 @@ where
             tokio::time::timeout(head_start, running.join_next()).await.unwrap_or(None)
         };
         match ended {
-            // Those that are still on their way end with the set.
+            // Dropping the set aborts the connections still in progress.
             Some(Ok((address, Ok(stream)))) => return Ok((stream, address)),
             Some(Ok((_, Err(error)))) => last = Some(worse(last, error)),
             Some(Err(_)) | None => {}
@@ -89,8 +89,8 @@ where
     }
 }
 
-/// The failure to report: without open files the other address was not tried at all, and a family that this machine has no address
-/// of says less than another address that refused.
+/// The failure to report. A lack of file descriptors or memory comes first, because the addresses were never tried; a missing local address
+/// of one family says less than an address that refused.
 fn worse(before: Option<io::Error>, now: io::Error) -> io::Error {
     let weight = |error: &io::Error| match Shortage::of(error) {
         Some(Shortage::Files | Shortage::Memory) => 2,
@@ -119,7 +119,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// Answers or refuses after some milliseconds, or is silent.
+    /// Connects or refuses after some milliseconds, or is silent.
     #[derive(Clone, Copy)]
     enum Does {
         Answers(u64),
@@ -127,7 +127,7 @@ mod tests {
         Nothing,
     }
 
-    /// The address that answered, and the time in milliseconds.
+    /// The address that connected, and the time in milliseconds.
     async fn raced(limit_ms: u64, script: &[(&str, Does)]) -> Result<(String, u128), Fault> {
         let order = addresses(&script.iter().map(|(address, _)| *address).collect::<Vec<_>>());
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What comes in over a connection, whichever side's: bytes that nobody has looked at yet, and the body among them.
+//! Input from either side's connection: the buffer of received bytes, and the body within them.
 
 use super::chunks::{Chunks, Cut};
 use bytes::{Bytes, BytesMut};
@@ -8,16 +8,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
-/// Room for most messages in one read.
+/// Enough for most messages in one read.
 const FIRST_READ: usize = 8 * 1024;
-/// No read asks for more.
+/// The most bytes of one read.
 const MAX_READ: usize = 64 * 1024;
 
 thread_local! {
     static LOBBY: RefCell<[u8; FIRST_READ]> = const { RefCell::new([0; FIRST_READ]) };
 }
 
-/// How long a body is.
+/// The length of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     None,
@@ -26,36 +26,36 @@ pub(super) enum Length {
     UntilClose,
 }
 
-/// What is left of a body.
+/// The unread part of a body.
 #[derive(Debug, Default)]
 enum BodyRemainder {
     #[default]
     Nothing,
     Bytes(u64),
     Chunks(Chunks),
-    /// Whatever comes until the peer closes.
+    /// All bytes until the peer closes.
     UntilClose,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct BodyReader {
-    /// Where the next read goes.
+    /// The buffer for the next read.
     space: BytesMut,
-    /// That is more room than an idle connection should keep.
+    /// The buffer is larger than an idle connection should keep.
     has_grown: bool,
-    /// What has arrived and was not looked at yet.
+    /// Received bytes that have not been parsed.
     pub(super) ahead: Bytes,
     left: BodyRemainder,
 }
 
 impl BodyReader {
-    /// A head of that many bytes was read, and says how long its body is.
+    /// A head of `head` bytes was read; its body has this length.
     pub(super) fn body(&mut self, head: usize, length: Length) {
         drop(self.ahead.split_to(head));
         self.left = length.into();
     }
 
-    /// Reads behind what is ahead already.
+    /// Reads more bytes behind those in `ahead`.
     pub(super) fn poll_more(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
         if self.ahead.is_empty() && self.is_over() {
             return self.poll_first(io, cx);
@@ -65,7 +65,7 @@ impl BodyReader {
             BodyRemainder::Nothing | BodyRemainder::Chunks(_) | BodyRemainder::UntilClose => FIRST_READ,
         };
         if !self.ahead.is_empty() {
-            // Part of a head: the rest goes right behind it.
+            // `ahead` has part of a head: the rest is read right behind it.
             self.space = BytesMut::new();
             self.space = std::mem::take(&mut self.ahead).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
             self.space.reserve(FIRST_READ);
@@ -84,8 +84,8 @@ impl BodyReader {
         read
     }
 
-    /// Reads the beginning of a message. Nobody knows when it will come or how long it is, so it comes into a room that all
-    /// connections of the thread share, and leaves it with no more than it needs.
+    /// Reads the beginning of a message. Its time and size are unknown, so it is read into a buffer that all connections of the thread
+    /// share, and copied into one of its own size.
     fn poll_first(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
         LOBBY.with_borrow_mut(|lobby| {
             let mut buffer = ReadBuf::new(lobby);
@@ -95,7 +95,7 @@ impl BodyReader {
         })
     }
 
-    /// A piece of the body out of what is ahead.
+    /// Takes a piece of the body out of `ahead`.
     pub(super) fn take(&mut self) -> Option<Result<Bytes, Cut>> {
         if self.ahead.is_empty() {
             return None;
@@ -134,12 +134,12 @@ impl BodyReader {
         }
     }
 
-    /// What is left of the body, where all of that is here already.
+    /// The rest of the body, if all of it has arrived.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
         if self.is_here() { self.take()?.ok() } else { None }
     }
 
-    /// Whether all that is left of a body of known length has arrived.
+    /// Whether the rest of a body of known length has arrived.
     pub(super) fn is_here(&self) -> bool {
         matches!(self.left, BodyRemainder::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left))
     }
@@ -160,7 +160,7 @@ impl BodyReader {
         }
     }
 
-    /// Between two messages: room that was needed once is given back.
+    /// Frees a large buffer between two messages.
     pub(super) fn shrink(&mut self) {
         if std::mem::take(&mut self.has_grown) {
             self.space = BytesMut::new();

@@ -1,10 +1,10 @@
-//! The chunked coding of a body, taken apart as it comes. Extensions and trailers belong to this hop and end here; both are
-//! bounded, and held to their grammar: where a reader is lenient, the next one may find the end of a chunk somewhere else.
+//! An incremental decoder of the chunked coding. Extensions and trailers belong to this hop and are dropped; both are bounded and strictly
+//! parsed: if we were lenient, another parser could find the end of a chunk elsewhere.
 
 use super::raw_response::is_token;
 use bytes::Bytes;
 
-/// A body did not come to its end.
+/// The body broke off or is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cut {
     #[error("the connection ended before the body did")]
@@ -13,18 +13,18 @@ pub enum Cut {
     Malformed,
 }
 
-/// Bytes of extensions and trailers that one body may carry.
+/// The most bytes of extensions and trailers in one body.
 const MAX_ASIDE: u32 = 16 * 1024;
-/// Digits of a chunk's size: as many as the largest has. Zeros before it count too, or a size would never have to end.
+/// The most digits of a chunk's size: those of the largest 64-bit number. Leading zeros count too, or a size could go on for ever.
 const MAX_SIZE_DIGITS: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
-    /// Digits of a size, of which there must be one.
+    /// The digits of a size, at least one.
     #[default]
     Size,
     MoreSize,
-    /// Space behind a size, which some servers fill up to a fixed width.
+    /// Space behind a size; some servers pad it to a fixed width.
     SizeSpace,
     /// The start of an extension, `;name`, `;name=value` or `;name="value"` (RFC 9112 §7.1.1).
     Extension,
@@ -40,7 +40,7 @@ enum At {
     Data,
     DataCr,
     DataLf,
-    /// The start of a trailer line, or the end of all.
+    /// The start of a trailer line, or the end of the body.
     Trailer,
     TrailerName,
     TrailerValue,
@@ -63,7 +63,7 @@ impl Chunks {
         self.at == At::Over
     }
 
-    /// The next piece of data. `None` means that more must be read first, or that the body is over.
+    /// The next piece of data. `None` means that more must be read first, or that the body has ended.
     pub(super) fn take(&mut self, ahead: &mut Bytes) -> Result<Option<Bytes>, Cut> {
         let mut read = 0;
         while self.at != At::Data && self.at != At::Over {
@@ -80,7 +80,7 @@ impl Chunks {
         self.left -= u64::try_from(size).unwrap_or(u64::MAX);
         if self.left == 0 {
             self.at = At::DataCr;
-            // The end of the body is most often right behind its last piece, and then known with it.
+            // The end of the body usually follows its last piece directly, and is then consumed with it.
             if ahead.starts_with(b"\r\n0\r\n\r\n") {
                 drop(ahead.split_to(7));
                 self.at = At::Over;
@@ -89,7 +89,7 @@ impl Chunks {
         Ok(Some(data))
     }
 
-    /// Where one more byte leads; `None` where it may not be.
+    /// The state after one more byte; `None` if the byte is not allowed.
     fn step(&mut self, byte: u8) -> Option<At> {
         Some(match (self.at, byte) {
             (At::Size | At::MoreSize, digit) if digit.is_ascii_hexdigit() => {
@@ -130,7 +130,7 @@ impl Chunks {
         })
     }
 
-    /// Where one more byte of an extension leads.
+    /// The state after one more byte of an extension.
     fn extension(&mut self, byte: u8) -> Option<At> {
         let next = match (self.at, byte) {
             (At::ExtensionName | At::ExtensionNameSpace | At::ExtensionValue | At::ExtensionEnd, b'\r') => return Some(At::SizeEnd),
@@ -156,7 +156,7 @@ impl Chunks {
     }
 }
 
-/// What values may be made of: no controls but tabs.
+/// Whether a byte may be in a value: no controls except tabs.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
@@ -165,7 +165,7 @@ const fn is_text(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// What comes out when `text` arrives in pieces of `step` bytes: the data, and whether the body is over.
+    /// Decodes `text` in pieces of `step` bytes: the data, and whether the body has ended.
     fn decoded(text: &[u8], step: usize) -> Result<(Vec<u8>, bool, usize), Cut> {
         let (mut chunks, mut out, mut ahead) = (Chunks::default(), Vec::new(), Bytes::new());
         for piece in text.chunks(step) {

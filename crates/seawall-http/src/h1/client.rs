@@ -1,4 +1,4 @@
-//! One connection to an upstream: a request out, its answer in.
+//! One connection to an upstream: sends requests and reads responses.
 
 use super::body_reader::BodyReader;
 use super::chunks::Cut;
@@ -31,20 +31,20 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
         Self { io, out: Out::default(), reading: BodyReader::default(), stays: true }
     }
 
-    /// Whether the upstream has closed an idle connection, or said something that nobody asked for. Costs no system
-    /// call while the reactor has seen nothing.
+    /// Whether the upstream has closed an idle connection, or sent bytes without a request. Costs no system call while the reactor has no
+    /// event.
     pub fn is_dead(&mut self) -> bool {
         let mut byte = [0; 1];
         if let Io::Plain(io) = &self.io {
-            // Nobody wants to be woken, and whoever polls is put down to be.
+            // `try_read` registers no waker; a poll would, and later wake this task for nothing.
             return !io.try_read(&mut byte).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         }
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready()
     }
 
-    /// Starts a request: `write` puts its head down, framing aside, and `body` follows it, `start` says when. A body without a
-    /// known length goes in chunks; one without bytes has a length only where the method wants one.
+    /// Starts a request: `write` writes its head without the framing, `body` follows when `start` says. A body without a known length is
+    /// sent in chunks; an empty one has a length only if the method expects one.
     pub fn begin(&mut self, body: B, start: BodyStart, wants_length: bool, write: impl FnOnce(&mut HeadWriter<'_>)) {
         let framing = match body.size_hint().exact() {
             Some(0) if !wants_length => BodyFraming::Bare,
@@ -59,13 +59,13 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
         self.out.has_sent()
     }
 
-    /// The body of a request of which nothing was sent, if nothing was taken out of it either.
+    /// The body of a request of which nothing was sent, if no bytes were taken out of it either.
     pub fn untouched(&mut self) -> Option<B> {
         self.out.take_untouched()
     }
 
-    /// Sends, and waits for the head of the answer, whose headers are apart where all of them pass. Bodies of requests may go on
-    /// after that.
+    /// Sends the request and waits for the response's head. Its headers are returned raw if all of them pass. The request's body may
+    /// continue after that.
     pub async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<RawResponseHeaders>), Fault> {
         std::future::poll_fn(|cx| self.poll_answer(cx, to_head, passes)).await
     }
@@ -87,24 +87,24 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
         Poll::Ready(Ok((parts, verbatim)))
     }
 
-    /// Whether the upstream has ended the connection too. A reset that the reactor has not reported yet counts: caller and upstream
-    /// may stop in the same moment.
+    /// Whether the upstream has ended the connection too. A reset that the reactor has not reported yet counts: caller and upstream may
+    /// stop in the same moment.
     fn is_hung_up(&mut self, cx: &mut Context<'_>) -> bool {
         let is_reset = matches!(&self.io, Io::Plain(io) if !matches!(io.take_error(), Ok(None)));
         is_reset || matches!(self.reading.poll_more(&mut self.io, cx), Poll::Ready(Ok(0) | Err(_)))
     }
 
-    /// Whether all that is left of the body has arrived.
+    /// Whether the rest of the body has arrived.
     pub fn is_here(&self) -> bool {
         self.reading.is_here()
     }
 
-    /// What is left of the body, where all of that is here already.
+    /// The rest of the body, if all of it has arrived.
     pub fn rest(&mut self) -> Option<Bytes> {
         self.reading.rest()
     }
 
-    /// Whether another request can follow: both sides have said all, nothing more, and neither wants to close.
+    /// Whether another request can follow: both messages are complete, nothing else has arrived, and neither side wants to close.
     pub fn can_go_on(&mut self) -> bool {
         let done = self.stays && self.reading.is_over() && self.out.is_done() && self.reading.ahead.is_empty();
         self.reading.shrink();
@@ -112,7 +112,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
     }
 }
 
-/// The answer's body. What is left of the request's goes out meanwhile.
+/// The response's body. Polling it also sends the rest of the request.
 impl<B: Body<Data = Bytes> + Default + Unpin> Body for Conn<B> {
     type Data = Bytes;
     type Error = Cut;

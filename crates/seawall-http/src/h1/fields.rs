@@ -1,4 +1,4 @@
-//! Lines of a head, and the headers that they are.
+//! The lines of a head, and the headers parsed from them.
 
 use crate::fault::Fault;
 use bytes::Bytes;
@@ -8,26 +8,26 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Version};
 
-/// Longer header sections of an answer are refused.
+/// Longer header sections of a response are refused.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
 pub(super) const MAX_HEADERS: usize = 256;
-/// A header's line has about so many bytes, and room is made for so many headers at the least and at the most.
+/// The usual length of a header line, and the least and most headers to allocate for.
 const USUAL_LINE: usize = 48;
 const FEWEST_EXPECTED: usize = 6;
 const MAX_EXPECTED: usize = 24;
 
-/// A line that ends with a line feed alone. RFC 9112 §2.2 lets a recipient take that for the end of a line, or not: what is one header
-/// to one reader is two to another.
+/// A line that ends with a line feed alone. RFC 9112 §2.2 lets a recipient accept it as the end of a line, or not: one parser may read two
+/// headers where another reads one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BareLineFeed;
 
-/// Lines that are complete, without their ends.
+/// Complete lines, without their ends.
 pub(super) struct HeaderLines<'a> {
     pub(super) rest: &'a [u8],
 }
 
 impl<'a> HeaderLines<'a> {
-    /// All lines of what was read as lines before.
+    /// The lines of a part that was split into lines before.
     pub(super) fn of_fields(fields: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         Self { rest: fields }.map(|line| line.expect("what was read as lines are lines"))
     }
@@ -50,18 +50,18 @@ impl From<BareLineFeed> for Fault {
     }
 }
 
-/// The headers so far, and what they say about the message itself.
+/// The headers so far, and the framing and connection options that they set.
 pub(super) struct HeaderFields {
     pub(super) headers: HeaderMap,
     closes: bool,
     keeps: bool,
-    /// `Content-Length`, of which there may be several that agree.
+    /// `Content-Length`; several are accepted if they agree.
     pub(super) length: Option<u64>,
     coded: bool,
 }
 
 impl HeaderFields {
-    /// Room for as many headers as there may be in `rest`.
+    /// Allocates for as many headers as `rest` may hold.
     pub(super) fn new(version: Version, rest: &[u8]) -> Self {
         let headers = HeaderMap::with_capacity((rest.len() / USUAL_LINE).clamp(FEWEST_EXPECTED, MAX_EXPECTED));
         Self { headers, closes: false, keeps: version == Version::HTTP_11, length: None, coded: false }
@@ -72,7 +72,7 @@ impl HeaderFields {
         self.keeps && !self.closes
     }
 
-    /// Whether the last transfer coding is `chunked`; `None` where there is no coding.
+    /// Whether the last transfer coding is `chunked`; `None` without a coding.
     pub(super) fn coding(&self) -> Option<bool> {
         if !self.coded {
             return None;
@@ -82,7 +82,7 @@ impl HeaderFields {
         Some(trimmed(last).eq_ignore_ascii_case(b"chunked"))
     }
 
-    /// Takes one line in; `None` where it is no header.
+    /// Adds one line; `None` if it is not a header.
     pub(super) fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
         let (name, value) = named(line)?;
         if name == CONTENT_LENGTH {
@@ -93,7 +93,7 @@ impl HeaderFields {
                     return None;
                 }
             }
-            // Several that agree are passed on as one (RFC 9110 §8.6).
+            // Several that agree are relayed as one (RFC 9110 §8.6).
             if is_repeated || value.contains(&b',') {
                 self.headers.insert(CONTENT_LENGTH, HeaderValue::from(self.length?));
                 return Some(());
@@ -105,7 +105,7 @@ impl HeaderFields {
             let (close, keep) = (has_token(value, b"close"), has_token(value, b"keep-alive"));
             (self.closes, self.keeps) = (self.closes || close, self.keeps || keep);
             if (close || keep) && !value.contains(&b',') {
-                // All that it says has been heard; what it names besides is for others to take out.
+                // Both options are handled here; the headers that others name are removed elsewhere.
                 return Some(());
             }
         } else if name == TRANSFER_ENCODING {
@@ -115,11 +115,11 @@ impl HeaderFields {
     }
 }
 
-/// A line's name and value; `None` where it is no header.
+/// A line's name and value; `None` if it is not a header.
 fn named(line: &[u8]) -> Option<(HeaderName, &[u8])> {
-    // Names are short: to begin a faster search costs more than this one.
+    // Names are short: a faster search would cost more to start than it saves.
     let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
-    // Checks that the name is one, so that no space and no folded line gets through.
+    // Validates the name, so that no space and no folded line gets through.
     let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
     Some((name, trimmed(&value[1..])))
 }
@@ -129,13 +129,13 @@ fn append(headers: &mut HeaderMap, bytes: &Bytes, name: HeaderName, value: &[u8]
     Some(())
 }
 
-/// One line among others, whatever it says; `None` where it is no header.
+/// Adds one line without interpreting it; `None` if it is not a header.
 pub(super) fn put(headers: &mut HeaderMap, bytes: &Bytes, line: &[u8]) -> Option<()> {
     let (name, value) = named(line)?;
     append(headers, bytes, name, value)
 }
 
-/// Without the spaces and tabs around it. Whatever else is around a value is part of it, and then no part that may be.
+/// Removes spaces and tabs around a value. Any other byte is part of the value, and then not allowed.
 pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -143,7 +143,7 @@ pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Names as most senders spell them, found without a look at each letter.
+/// Common names in their common spellings, found without normalising each letter.
 fn usual(name: &[u8]) -> Option<HeaderName> {
     Some(match name {
         b"Host" | b"host" => HOST,
@@ -167,7 +167,7 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|b| *b == b',').any(|part| trimmed(part).eq_ignore_ascii_case(token))
 }
 
-/// Digits and nothing else: `+5` is a number to most parsers and not a length.
+/// Parses digits and nothing else: many parsers accept `+5`, which is not a length.
 pub(super) fn digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

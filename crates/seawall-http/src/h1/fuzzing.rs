@@ -1,5 +1,5 @@
-//! A door for fuzz targets and fixtures, which need no socket: the readers of both sides over bytes that arrive in chosen pieces.
-//! Not part of the library.
+//! An entry for fuzz targets and fixtures, which need no socket: the parsers of both sides over bytes that arrive in chosen pieces. Not
+//! part of the library.
 
 use super::body_reader::{BodyReader, Length};
 use super::chunks::Cut;
@@ -13,41 +13,41 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What arrives over a connection, and in which pieces.
+/// The bytes of a connection, and the sizes in which they arrive.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzInput<'a> {
     pub bytes: &'a [u8],
-    /// Bytes that one read gives, in turns; all that there is room for where this is empty.
+    /// The sizes of reads, in turn; if empty, each read fills its buffer.
     pub sizes: &'a [usize],
     /// The peer closes after the last byte; otherwise nothing more happens.
     pub closes: bool,
 }
 
-/// A message as it was read.
+/// A parsed message.
 #[derive(Debug)]
 pub struct FuzzMessage<Head> {
-    /// Where its head begins and ends among all bytes.
+    /// The range of its head among all bytes.
     pub place: std::ops::Range<usize>,
     pub head: Head,
-    /// Its headers, all of them as a map, wherever they were kept.
+    /// All of its headers as a map, raw or parsed.
     pub headers: HeaderMap,
-    /// Header lines as they go on to the next hop.
+    /// The header lines as they are relayed to the next hop.
     pub relayed: Vec<u8>,
     pub body: Vec<u8>,
-    /// The body came to its end.
+    /// The body is complete.
     pub is_whole: bool,
 }
 
-/// Why no further message was read.
+/// The reason why no further message was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FuzzEnd {
-    /// More is waited for.
+    /// More bytes are needed.
     Waits,
     /// The peer closed between two messages.
     Closed,
-    /// The last message said that it is the last. So many bytes behind it are not read.
+    /// The message said that it is the last one; `unread` bytes follow it.
     Last { unread: usize },
-    /// What came is no message.
+    /// The bytes are not a valid message.
     Refused,
     /// The peer closed within a message.
     Cut,
@@ -90,13 +90,13 @@ impl<'a> FuzzReader<'a> {
         self.io.rest.len() + self.reading.ahead.len()
     }
 
-    /// Where a head of that length is that was just read.
+    /// The range of a head of this length that was just read.
     fn place(&self, length: usize) -> std::ops::Range<usize> {
         let end = self.io.arrival.bytes.len() - self.unread();
         end - length..end
     }
 
-    /// Reads a body; the reason where it did not come to its end.
+    /// Reads a body, and the reason if it did not come to its end.
     fn body(&mut self) -> (Vec<u8>, Option<FuzzEnd>) {
         let mut body = Vec::new();
         loop {

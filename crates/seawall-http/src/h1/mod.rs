@@ -1,6 +1,5 @@
-//! HTTP/1.1 over one connection, to an upstream or from a caller, spoken by the task that makes the call: a connection
-//! here has no task, channel or waker of its own, which would cost more than parsing does. It carries one request at a
-//! time and knows nothing of retries.
+//! HTTP/1.1 over one connection, to an upstream or from a caller, run by the task of the call: a connection has no task, channel or waker
+//! of its own, which would cost more than parsing does. It carries one request at a time and knows nothing of retries.
 
 mod body_reader;
 mod chunks;

@@ -1,4 +1,4 @@
-//! A message on its way out, a request or an answer: head and body, written as far as the socket takes them.
+//! An outgoing message, a request or a response: head and body, written as far as the socket accepts them.
 
 use super::writer::HeadWriter;
 use crate::io::Io;
@@ -9,9 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite as _;
 
-/// A piece of a body up to this size is written in one go with what is before it.
+/// A piece of a body up to this size is copied behind the bytes before it and written with them.
 const JOINED: usize = 16 * 1024;
-/// An idle connection keeps no more room than this for the next head.
+/// The most buffer that an idle connection keeps for the next head.
 const KEPT: usize = 4 * 1024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,20 +19,20 @@ enum OutState {
     #[default]
     Done,
     Sending,
-    /// The body has ended; what is left are bytes in the buffers.
+    /// The body has ended; only buffered bytes remain.
     Closing,
-    /// The peer takes no more.
+    /// The peer accepts no more bytes.
     Refused,
     /// The body broke off.
     Broken,
 }
 
-/// Where a message goes.
+/// The destination of a message.
 pub(super) trait Socket {
-    /// Takes as much as it can of a frame and of the piece behind it.
+    /// Writes as much as possible of a frame and of the piece behind it.
     fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>>;
 
-    /// Lets go of what TLS may hold back.
+    /// Flushes what TLS may hold back.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>>;
 }
 
@@ -50,47 +50,47 @@ impl Socket for Io {
     }
 }
 
-/// How the peer knows where a body ends.
+/// The framing of a body (RFC 9112 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyFraming {
-    /// There is none, and nothing is said of it.
+    /// No body and no framing headers.
     Bare,
     Length(u64),
     Chunked,
     UntilClose,
 }
 
-/// One message, as far as it has not been sent.
+/// One message, with the part that has not been sent.
 #[derive(Debug, Default)]
 pub(super) struct Out<B> {
     state: OutState,
-    /// The head, then whatever frames the body.
+    /// The head, then the framing of the body.
     frame: Vec<u8>,
     at: usize,
-    /// A large piece of the body, behind the frame.
+    /// A large piece of the body, sent after the frame.
     piece: Bytes,
     body: B,
     chunked: bool,
     start: BodyStart,
-    /// Something was taken out of the body.
+    /// Bytes were taken out of the body.
     is_touched: bool,
-    /// Bytes that the peer has taken.
+    /// Bytes that the peer has accepted.
     sent: u64,
 }
 
-/// When a message's body is first asked for its bytes.
+/// When a message's body is first polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyStart {
-    /// At once: a small body leaves together with its head.
+    /// At once: a small body is sent together with its head.
     #[default]
     WithHead,
-    /// When the peer has taken some of the head. A body that can be read only once is then still whole where a connection
-    /// turns out to be dead, and can go over another one.
+    /// When the peer has accepted some of the head. If a connection turns out to be dead, a body that can be read only once is then still
+    /// complete and can be sent over another one.
     AfterHead,
 }
 
 impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
-    /// Starts a message: `write` puts its head down, framing aside.
+    /// Starts a message: `write` writes its head without the framing.
     pub(super) fn begin(&mut self, body: B, framing: BodyFraming, start: BodyStart, write: impl FnOnce(&mut HeadWriter<'_>)) {
         self.frame.clear();
         let mut writer = HeadWriter::new(&mut self.frame);
@@ -115,12 +115,12 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         self.sent > 0
     }
 
-    /// How much has gone out of a message that waits for its peer to take more.
+    /// The bytes sent so far, if the message waits for its peer to accept more.
     pub(super) fn stuck(&self) -> Option<u64> {
         (self.at < self.frame.len() || !self.piece.is_empty()).then_some(self.sent)
     }
 
-    /// Whether no answer can follow: nothing was sent, or the rest will never be.
+    /// Whether no response can follow: nothing was sent, or the rest will never be.
     pub(super) fn is_hopeless(&self) -> bool {
         self.state == OutState::Broken || (self.state == OutState::Refused && !self.has_sent())
     }
@@ -134,18 +134,18 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         self.state == OutState::Done
     }
 
-    /// Nothing more will be sent, for better or worse.
+    /// Nothing more will be sent: the message is complete or has failed.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, OutState::Done | OutState::Refused | OutState::Broken)
     }
 
-    /// The body of a message of which nothing was sent, if all of it is still there. "Nothing was sent" does not say so:
-    /// what was moved from the body into a buffer of ours is gone from the body.
+    /// The body of a message of which nothing was sent, if all of it is still there. Bytes that were moved from the body into a buffer are
+    /// gone from the body even if they were not sent.
     pub(super) fn take_untouched(&mut self) -> Option<B> {
         (!self.has_sent() && !self.is_touched).then(|| std::mem::take(&mut self.body))
     }
 
-    /// Sends what can be sent. One that fails may still bring an answer, such as a refusal of the rest of the body.
+    /// Sends as much as possible. After a failure there may still be a response, such as a refusal of the rest of the body.
     pub(super) fn push(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) {
         if self.is_over() {
             return;
@@ -160,7 +160,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             }
             Poll::Ready(Err(state)) => self.state = state,
         }
-        // An untouched body may go over another connection. Any other is over, and so is what it holds.
+        // An untouched body may be sent over another connection. Any other is dropped, with all that it holds.
         if self.has_sent() || self.is_touched {
             self.body = B::default();
         }
@@ -216,7 +216,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             self.at = 0;
         }
         if self.chunked {
-            // A chunk is whole in the frame, however large: its end must follow it.
+            // A chunk is copied into the frame, however large, because its end must follow it.
             HeadWriter::new(&mut self.frame).chunk(&data);
         } else if data.len() <= JOINED {
             self.frame.extend_from_slice(&data);

@@ -1,19 +1,19 @@
-//! Lines that nobody can read differently: each ends with a carriage return and a line feed, and has no control in it but tabs.
-//! Whoever finds a line that is not plain reads all of the head in some other way.
+//! Strict splitting of a head into lines that all parsers read alike: each ends with CR LF and has no control character except tabs. If a
+//! line is not plain, the caller parses the whole head with the general parser.
 
-/// A line is not plainly one.
+/// A line is not plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotPlain;
 
-/// The same byte in each place of a word.
+/// Multiplied by a byte, gives that byte in each position of a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
 const TOP: u64 = EACH * 0x80;
 
-/// Lines out of bytes.
+/// An iterator over the lines of some bytes.
 #[derive(Debug)]
 pub(super) struct Plain<'a> {
     bytes: &'a [u8],
-    /// Where the next line begins.
+    /// The start of the next line.
     pub(super) start: usize,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Plain<'a> {
         Self { bytes, start: 0 }
     }
 
-    /// The next line, without its end; nothing where that is not here yet.
+    /// The next line without its end; `None` if its end has not arrived.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<&'a [u8]>, NotPlain> {
         let rest = &self.bytes[self.start..];
@@ -33,8 +33,8 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Where the first line ends. Its end and controls in it are found in one pass, a word at a time: lines are short, and to begin a
-/// faster search for each costs more than to make it.
+/// The end of the first line. One pass finds its end and any controls, a word at a time: lines are short, and a faster search costs more to
+/// start than it saves.
 fn end(bytes: &[u8]) -> Result<Option<usize>, NotPlain> {
     let mut rest = bytes;
     loop {
@@ -49,14 +49,14 @@ fn end(bytes: &[u8]) -> Result<Option<usize>, NotPlain> {
         match rest {
             [] | [b'\r'] => return Ok(None),
             [b'\r', b'\n', ..] => return Ok(Some(bytes.len() - rest.len())),
-            // A tab is no end, and the last few bytes have not been looked at.
+            // A tab is allowed, and the last bytes, shorter than a word, have not been checked.
             [b'\t' | b' '..=b'~' | 0x80.., more @ ..] => rest = more,
             [0..=0x1f | 0x7f, ..] => return Err(NotPlain),
         }
     }
 }
 
-/// Bytes below a space, and deletes: the top bit of each. Behind the first there may be some that are neither.
+/// Sets the top bit of each byte that is below a space or a delete. A borrow may set wrong bits behind the first, never before it.
 #[inline]
 const fn suspects(word: u64) -> u64 {
     let below = word.wrapping_sub(EACH * 0x20) & !word;
@@ -64,7 +64,7 @@ const fn suspects(word: u64) -> u64 {
     (below | (other.wrapping_sub(EACH) & !other)) & TOP
 }
 
-/// Which byte of a word the first suspect is.
+/// The index of the first suspect byte. The word is little-endian, so that this is the lowest bit set.
 #[inline]
 const fn place(suspects: u64) -> usize {
     (suspects.trailing_zeros() / u8::BITS) as usize
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Lines, and how far they go.
+    /// Lines, and the bytes that they take.
     type Found<'a> = (Vec<&'a [u8]>, usize);
 
     /// All lines up to an empty one.

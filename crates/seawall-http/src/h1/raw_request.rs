@@ -1,5 +1,5 @@
-//! A request's headers as they came. Most requests say nothing that a gateway would have to act upon, and to make a map of what
-//! they say, only to write it down again, costs more than everything else about them.
+//! A request's raw headers. Most requests have no header that a gateway must act upon, and parsing them into a map only to write them again
+//! would cost more than the rest of the request.
 
 use super::fields::{HeaderLines, put, trimmed};
 use super::plain_response::{NotPlain, Plain};
@@ -9,28 +9,28 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{HOST, HeaderValue, VIA};
 
-/// Headers that go on as they came, but for `Host` and `Connection`, which are one hop's each.
+/// Headers that are relayed unchanged, except `Host` and `Connection`, which belong to one hop.
 #[derive(Debug)]
 pub struct RawRequestHeaders {
     /// Lines, with their ends.
     fields: Bytes,
     host: HeaderPlace,
     connection: Option<HeaderPlace>,
-    /// Through whose hands the request went besides.
+    /// The `Via` header of the hops so far.
     pub via: Option<HeaderValue>,
 }
 
-/// What was read, and what it says about the message itself.
+/// The raw headers, and what they say about the connection.
 pub(super) struct RawRequest {
     pub(super) unread: RawRequestHeaders,
     pub(super) stays: bool,
-    /// All of the head.
+    /// The length of the whole head.
     pub(super) end: usize,
 }
 
 impl RawRequestHeaders {
-    /// Reads the headers of a request in HTTP/1.1 that begin there, once all of them are there: one `Host`, and no more than `most` in
-    /// all. None of those that are left as they are says that there is a body.
+    /// Reads the headers of an HTTP/1.1 request from `start` on, once all have arrived: exactly one `Host`, and at most `most` headers.
+    /// None of the headers that stay raw announces a body.
     pub(super) fn read(bytes: &Bytes, within: &[u8], start: usize, most: usize) -> Result<Option<RawRequest>, NotPlain> {
         let (mut plain, mut at, mut lines) = (Plain::new(within.get(start..).ok_or(NotPlain)?), 0, 0);
         let (mut host, mut connection, mut stays) = (None, None, true);
@@ -61,19 +61,19 @@ impl RawRequestHeaders {
         Ok(Some(RawRequest { unread, stays, end: start + plain.start }))
     }
 
-    /// What `Host` says.
+    /// The value of `Host`.
     #[must_use]
     pub fn host(&self) -> &[u8] {
         trimmed(self.host.of_line(&self.fields).get(b"host:".len()..).unwrap_or_default())
     }
 
-    /// The same, to be kept without a copy.
+    /// The same, as shared bytes without a copy.
     #[must_use]
     pub fn shared_host(&self) -> Bytes {
         self.fields.slice_ref(self.host())
     }
 
-    /// Names of the headers that go on.
+    /// Names of the headers that are relayed.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.lines().map(|line| line.split(|byte| *byte == b':').next().unwrap_or_default())
     }
@@ -82,7 +82,7 @@ impl RawRequestHeaders {
         self.pieces().into_iter().flat_map(HeaderLines::of_fields)
     }
 
-    /// Neighbours in one piece.
+    /// The relayed lines as contiguous pieces.
     fn pieces(&self) -> [&[u8]; 3] {
         HeaderPlace::between(&self.fields, [Some(self.host), self.connection])
     }
@@ -94,7 +94,7 @@ impl RawRequestHeaders {
         }
     }
 
-    /// Puts them among others, for whoever has to act upon them after all.
+    /// Parses the headers into a map, if a caller must act upon them after all.
     pub fn spell_out(&self, headers: &mut HeaderMap) {
         for line in self.lines() {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
@@ -104,7 +104,7 @@ impl RawRequestHeaders {
         }
     }
 
-    /// As if nobody had left them as they came.
+    /// All headers as a map, `Host` included.
     #[must_use]
     pub fn whole(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(8);
@@ -115,9 +115,8 @@ impl RawRequestHeaders {
     }
 }
 
-/// Whether a line's header is one that many requests have and that says nothing to a gateway as such, as most senders spell it. Who caches,
-/// limits or replaces by one of these still has to look. What is not here is looked at: a list of what is harmless leaves nothing out
-/// that is not.
+/// Whether a line has a common header, in a common spelling, that a gateway need not handle. A cache, a limit or a rewrite may still
+/// depend on such a header and then must read it. Any header that is not on this list is parsed, so that an omission is safe.
 fn is_common(line: &[u8]) -> bool {
     let is = |upper, lower| is_spelled(line, upper, lower);
     match line.first() {
@@ -194,7 +193,7 @@ mod tests {
         assert!(heard(&format!("Host: a\r\n{}", "Accept: b\r\n".repeat(100))).is_none());
     }
 
-    /// Pieces that headers are made of, and that they are attacked with.
+    /// Fragments of valid headers and of attacks.
     fn piece() -> impl Strategy<Value = &'static str> {
         proptest::sample::select(vec![
             "Host: a\r\n",
@@ -228,7 +227,7 @@ mod tests {
         ])
     }
 
-    /// What was read, without and with what was left unread.
+    /// Parses a head, keeping raw headers if possible.
     fn read(bytes: &Bytes) -> (Result<Option<RequestInfo>, request_head::HeadError>, request::Parts) {
         let (mut head, ()) = Request::new(()).into_parts();
         (request_head::read(bytes, &mut 0, &mut head), head)
@@ -243,7 +242,7 @@ mod tests {
         ) {
             let bytes = Bytes::from(format!("{line}Host: h\r\n{}\r\n", pieces.concat()));
             let bytes = bytes.slice(..cut.min(bytes.len()));
-            // A header in front that nobody leaves unread has all of them read.
+            // An uncommon header in front forces the general parser.
             let slow = Bytes::from([line.as_bytes(), b"x-slow: 1\r\n", bytes.get(line.len()..).unwrap_or_default()].concat());
             let (ours, head) = read(&bytes);
             if bytes.len() < line.len() {
@@ -261,7 +260,7 @@ mod tests {
             prop_assert_eq!((&head.method, &head.uri, head.version), (&others.method, &others.uri, others.version));
             others.headers.remove("x-slow");
             prop_assert_eq!(&unread.whole(), &others.headers);
-            // And whoever gets it reads the same.
+            // The next hop's parser reads the same.
             let again = Bytes::from(format!("{LINE}x-slow: 1\r\n{}\r\n", written(&unread)));
             let (_, mut again) = read(&again);
             again.headers.remove("x-slow");

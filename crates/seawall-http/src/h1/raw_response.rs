@@ -1,5 +1,5 @@
-//! An answer's headers as they came. Most answers say nothing that a gateway would have to act upon, and to make a map of what
-//! they say, only to write it down again, costs more than everything else about them.
+//! A response's raw headers. Most responses have no header that a gateway must act upon, and parsing them into a map only to write them
+//! again would cost more than the rest of the response.
 
 use super::fields::{HeaderLines, MAX_BYTES, MAX_HEADERS, digits, put, trimmed};
 use super::plain_response::{NotPlain, Plain};
@@ -10,17 +10,17 @@ use http::{HeaderMap, Version};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Whether a header may go on just as it came, by its name in whatever case.
+/// Whether a header may be relayed unchanged, by its name in any case.
 pub type Passes = fn(&[u8]) -> bool;
 
-/// Headers that go on as they came. How long the body is, and whether the connection stays, is said anew to whoever gets them.
+/// Headers that are relayed unchanged. The body's framing and the connection's persistence are written anew for each recipient.
 #[derive(Debug)]
 pub struct RawResponseHeaders {
     /// Lines, with their ends.
     fields: Bytes,
-    /// Where among them is said how long the body is.
+    /// The place of `Content-Length`.
     length: Option<HeaderPlace>,
-    /// Where is said whether the connection stays, which nobody else is told.
+    /// The place of `Connection`, which is not relayed.
     connection: Option<HeaderPlace>,
     is_dated: bool,
 }
@@ -32,27 +32,27 @@ pub(super) struct HeaderPlace {
     end: u16,
 }
 
-/// What was read, and what it says about the message itself.
+/// The raw headers, and what they say about the message.
 pub(super) struct RawResponse {
     pub(super) verbatim: RawResponseHeaders,
     pub(super) length: Option<u64>,
     pub(super) stays: bool,
-    /// All of the head.
+    /// The length of the whole head.
     pub(super) end: usize,
 }
 
-/// What a header is about.
+/// The role of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeaderRole {
     Length,
     Connection,
     Date,
-    /// Not the message itself.
+    /// No effect on the message itself.
     Other,
 }
 
 impl RawResponseHeaders {
-    /// Reads the headers that begin there, once all of them are there.
+    /// Reads the headers from `start` on, once all have arrived.
     pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<RawResponse>, NotPlain> {
         let rest = bytes.get(start..bytes.len().min(MAX_BYTES)).ok_or(NotPlain)?;
         let (mut plain, mut at, mut lines) = (Plain::new(rest), 0, 0);
@@ -99,7 +99,7 @@ impl RawResponseHeaders {
         self.length.is_some()
     }
 
-    /// All lines as they came.
+    /// All raw lines.
     pub fn fields(&self) -> &[u8] {
         &self.fields
     }
@@ -114,7 +114,7 @@ impl RawResponseHeaders {
         })
     }
 
-    /// Neighbours in one piece.
+    /// The relayed lines as contiguous pieces.
     fn pieces(&self, with_length: bool) -> [&[u8]; 3] {
         HeaderPlace::between(&self.fields, [self.connection, self.length.filter(|_| !with_length)])
     }
@@ -123,17 +123,17 @@ impl RawResponseHeaders {
         self.pieces(with_length).into_iter().for_each(|piece| out.lines(piece));
     }
 
-    /// Puts them among others, for whoever has to act upon them after all.
+    /// Parses the headers into a map, if a caller must act upon them after all.
     pub fn spell_out(self, headers: &mut HeaderMap) {
         for line in self.pieces(true).into_iter().flat_map(HeaderLines::of_fields) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
     }
 
-    /// Returns all of them for whoever keeps them: names as they were spelled, and values as text.
+    /// Returns all headers for storage: names as they were spelled, and values as text.
     pub fn texts(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         self.pieces(true).into_iter().flat_map(HeaderLines::of_fields).filter_map(|line| {
-            // Names are short: a search that is made for long texts takes longer to begin than this to end.
+            // Names are short: a search for long texts would cost more to start than it saves.
             let colon = line.iter().position(|byte| *byte == b':')?;
             Some((std::str::from_utf8(&line[..colon]).ok()?, text(line[colon + 1..].trim_ascii())))
         })
@@ -151,7 +151,7 @@ impl HeaderPlace {
         &lines[usize::from(self.start)..usize::from(self.end) - b"\r\n".len()]
     }
 
-    /// What is left of lines without these two.
+    /// The parts of `lines` without these two.
     pub(super) fn between(lines: &[u8], left_out: [Option<Self>; 2]) -> [&[u8]; 3] {
         let all = lines.len();
         let [mut first, mut second] =
@@ -163,20 +163,20 @@ impl HeaderPlace {
     }
 }
 
-/// Whether a line begins with a name and its colon, as most senders spell it.
+/// Whether a line begins with a name and its colon, in one of two common spellings.
 #[inline]
 pub(super) fn is_spelled(line: &[u8], upper: &[u8], lower: &[u8]) -> bool {
     line.starts_with(upper) || line.starts_with(lower)
 }
 
-/// What a line is about, its name and its value.
+/// A line's role, name and value.
 #[inline]
 fn named(line: &[u8]) -> Option<(HeaderRole, &[u8], &[u8])> {
     let (about, length) = match usual(line) {
         Some(usual) => usual,
         None => {
             let length = line.iter().position(|byte| !TOKEN[usize::from(*byte)]).filter(|length| *length > 0)?;
-            // What says something about the message in an unusual spelling is not plain.
+            // A header that affects the message, in an unusual spelling, is not plain.
             (HeaderRole::Other, Some(length).filter(|length| !is_of_note(&line[..*length]))?)
         }
     };
@@ -184,8 +184,7 @@ fn named(line: &[u8]) -> Option<(HeaderRole, &[u8], &[u8])> {
     Some((about, name, value.strip_prefix(b":")?))
 }
 
-/// Headers that most answers have, as most senders spell them: what a line is about and how long its name is, found without a look
-/// at each letter.
+/// Common headers in common spellings: the role of a line and the length of its name, found without normalising each letter.
 #[inline]
 fn usual(line: &[u8]) -> Option<(HeaderRole, usize)> {
     let is = |upper, lower| is_spelled(line, upper, lower);
@@ -200,7 +199,7 @@ fn usual(line: &[u8]) -> Option<(HeaderRole, usize)> {
     }
 }
 
-/// Whether a name is one that says something about the message itself.
+/// Whether a header of this name affects the message.
 fn is_of_note(name: &[u8]) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case(b"date"),
@@ -211,12 +210,12 @@ fn is_of_note(name: &[u8]) -> bool {
     }
 }
 
-/// Whether names may have that byte (RFC 9110 §5.6.2).
+/// Whether a name may have this byte (RFC 9110 §5.6.2).
 pub(super) const fn is_token(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
 
-/// What names are made of.
+/// A table of the bytes that names may have.
 const TOKEN: [bool; 256] = {
     let all = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~";
     let (mut table, mut at) = ([false; 256], 0);
@@ -291,7 +290,7 @@ mod tests {
         assert!(heard(&format!("a: {}\r\n", "b".repeat(MAX_BYTES))).is_none());
     }
 
-    /// Pieces that headers are made of, and that they are attacked with.
+    /// Fragments of valid headers and of attacks.
     fn piece() -> impl Strategy<Value = &'static str> {
         proptest::sample::select(vec![
             "Server: a\r\n",
@@ -340,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Status lines that say something about what follows.
+    /// Status lines that affect the framing.
     fn line() -> impl Strategy<Value = &'static str> {
         let lines = [
             LINE,
@@ -379,7 +378,7 @@ mod tests {
                 .iter()
                 .map(|(name, value)| (name.to_string(), text(value.as_bytes()).into_owned()))
                 .collect();
-            // A map has those of one name together.
+            // A map groups values by name, so sort both.
             kept.sort();
             texts.sort();
             prop_assert_eq!(kept, texts);

@@ -1,5 +1,5 @@
-//! The head of a caller's request, out of bytes. Who can get a head past us that an upstream reads differently can put
-//! words into other callers' mouths, so what is not plainly a request is none.
+//! The parser of a caller's request head. A head that the upstream reads differently lets an attacker smuggle requests into other callers'
+//! connections, so anything that is not plainly a request is refused.
 
 use super::body_reader::{BodyReader, Length};
 use super::fields::{BareLineFeed, HeaderFields, HeaderLines};
@@ -12,15 +12,15 @@ use tokio::io::AsyncRead;
 /// Longer heads are refused.
 const MAX_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 100;
-/// Bytes of empty lines that may stand between two requests.
+/// The most bytes of empty lines between two requests.
 const MAX_EMPTY: usize = 1024;
 
-/// Why a request was not understood. Nothing after it can be.
+/// The reason why a head was refused. Nothing after it on the connection can be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     #[error("the request is malformed")]
     Malformed,
-    /// Its first line has so many bytes at least.
+    /// `line` is the length of its first line, at least.
     #[error("the head is too large, {line} bytes of it before its first line ends")]
     TooLarge { line: usize },
 }
@@ -31,26 +31,26 @@ impl From<BareLineFeed> for HeadError {
     }
 }
 
-/// What a head says about itself and what follows.
+/// The framing and connection options of a head.
 #[derive(Debug)]
 pub(super) struct RequestInfo {
     pub(super) length: usize,
     pub(super) body: Length,
     pub(super) stays: bool,
-    /// Its headers, where all of them may be left as they came. Then it has no others.
+    /// Its headers, if all of them may stay raw. Then the head has no others.
     pub(super) unread: Option<RawRequestHeaders>,
 }
 
-/// How far the next head has been read.
+/// The progress in reading the next head.
 #[derive(Debug, Default)]
 pub(super) struct HeadProgress {
-    /// How much of it was there when it was last looked at.
+    /// The bytes that were there at the last attempt.
     looked: usize,
     /// Bytes of empty lines so far.
     skipped: usize,
 }
 
-/// Reads from a connection up to the end of a request's head; nothing where the caller closes before.
+/// Reads from a connection up to the end of a request's head; `None` if the caller closes before.
 pub(super) fn poll(
     reading: &mut BodyReader,
     io: &mut (impl AsyncRead + Unpin),
@@ -80,9 +80,8 @@ pub(super) fn poll(
     }
 }
 
-/// Reads a head once all of it is there, into where it stays: it is large, and every hand it went through would move it.
-/// `looked` is how much of it was there when it was last looked at, so that one which comes byte by byte is not read over
-/// and over.
+/// Parses a head once all of it has arrived, into its final place: it is large, and each return would copy it. `looked` is the length at
+/// the last attempt, so that a head which arrives byte by byte is not parsed again and again.
 pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts) -> Result<Option<RequestInfo>, HeadError> {
     let within = bytes.get(..bytes.len().min(MAX_BYTES)).unwrap_or_default();
     let mut lines = HeaderLines { rest: within };
@@ -118,7 +117,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
     Ok(Some(RequestInfo { length: within.len() - lines.rest.len(), body, stays, unread: None }))
 }
 
-/// How long the empty lines are that a request is forgiven for (RFC 9112 §2.2).
+/// The length of leading empty lines, which a server should ignore (RFC 9112 §2.2).
 fn empty(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let [b'\n', more @ ..] | [b'\r', b'\n', more @ ..] = rest {
@@ -133,7 +132,7 @@ fn has_end(bytes: &[u8], start: usize) -> bool {
     memchr::memchr_iter(b'\n', fresh).any(|at| matches!(fresh.get(at + 1..), Some([b'\n', ..] | [b'\r', b'\n', ..])))
 }
 
-/// A head that has no end yet. One that does not even begin like one is not worth waiting for.
+/// Decides about an incomplete head. If it does not begin like a request, waiting is no use.
 fn unfinished(bytes: &Bytes, head: &[u8]) -> Result<Option<RequestInfo>, HeadError> {
     if head != b"\r" && head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
         return Err(HeadError::Malformed);
@@ -153,13 +152,13 @@ fn request_line(bytes: &Bytes, line: &[u8]) -> Option<(Method, Uri, Version)> {
         _ => return None,
     };
     let (method, target) = line.split_at(memchr::memchr(b' ', line)?);
-    // A fragment has no business here, and is dropped unread; nothing that could end a line hides in it.
+    // A fragment is not allowed in a target and is dropped without parsing; nothing that could end a line hides in it.
     let target = target.get(1..).filter(|target| target.iter().all(|byte| *byte > b' ' && *byte != 0x7f))?;
     std::str::from_utf8(target).ok()?;
     Some((Method::from_bytes(method).ok()?, Uri::from_maybe_shared(bytes.slice_ref(target)).ok()?, version))
 }
 
-/// How long a request's body is (RFC 9112 §6.3): where the last coding is not `chunked`, nobody can know.
+/// The length of a request's body (RFC 9112 §6.3): unknown if the last coding is not `chunked`, so `None`.
 fn length(fields: &HeaderFields, version: Version) -> Option<Length> {
     let Some(last) = fields.coding() else {
         return Some(fields.length.filter(|length| *length > 0).map_or(Length::None, Length::Known));
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As a head is read into a place of its own.
+    /// Parses a head into a value of its own.
     fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<(RequestInfo, request::Parts)>, HeadError> {
         let (mut head, ()) = http::Request::new(()).into_parts();
         let Some(asked) = super::read(bytes, looked, &mut head)? else { return Ok(None) };
@@ -253,7 +252,7 @@ mod tests {
         }
     }
 
-    /// Pieces that heads are made of, and that they are attacked with.
+    /// Fragments of valid heads and of attacks.
     fn piece() -> impl Strategy<Value = Vec<u8>> {
         let texts = [
             "GET",

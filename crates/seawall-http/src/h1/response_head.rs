@@ -1,4 +1,4 @@
-//! Heads of responses, read out of bytes, and how long the bodies behind them are.
+//! The parser of response heads, and the length of the bodies behind them.
 
 use super::body_reader::{BodyReader, Length};
 use super::fields::{HeaderFields, HeaderLines, MAX_BYTES, MAX_HEADERS};
@@ -10,11 +10,11 @@ use hyper::ext::ReasonPhrase;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncRead;
 
-/// An answer's head, and what it says about what follows.
+/// A response's head, with its framing.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) parts: response::Parts,
-    /// Its headers, where they are not among the parts.
+    /// Its raw headers, if they are not among the parts.
     pub(super) verbatim: Option<RawResponseHeaders>,
     pub(super) length: usize,
     pub(super) body: Length,
@@ -22,13 +22,13 @@ pub(super) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// A 1xx, which nobody waits for.
+    /// A 1xx that is not the response itself.
     pub(super) fn is_interim(&self) -> bool {
         self.parts.status.is_informational() && self.parts.status != StatusCode::SWITCHING_PROTOCOLS
     }
 }
 
-/// Reads from a connection up to the end of a response's head. Interim responses are passed over.
+/// Reads from a connection up to the end of a response's head. Skips interim responses.
 pub(super) fn poll(
     reading: &mut BodyReader,
     io: &mut (impl AsyncRead + Unpin),
@@ -53,8 +53,8 @@ pub(super) fn poll(
     }
 }
 
-/// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
-/// they become headers. Where all of them pass, they are left as they are.
+/// Parses a head once all of it has arrived; `to_head` says that the request was a HEAD. Names and values are checked once, as they become
+/// headers. If all of them pass, they stay raw.
 pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<ResponseHead>, Fault> {
     let within = bytes.get(..bytes.len().min(MAX_BYTES)).unwrap_or_default();
     let mut lines = HeaderLines { rest: within };
@@ -78,7 +78,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
     }
     let length = within.len() - lines.rest.len();
     let body = body(to_head, status, version, fields.coding(), fields.length).ok_or(Fault::GARBAGE)?;
-    // With both framings a reader between us and the server may have taken the other one (RFC 9112 §6.3).
+    // With both framings a parser between us and the server may have chosen the other one (RFC 9112 §6.3).
     let is_framed_twice = fields.coding().is_some() && fields.length.is_some();
     let stays = fields.stays() && !is_framed_twice && status != StatusCode::SWITCHING_PROTOCOLS;
     Ok(Some(ResponseHead { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
@@ -93,7 +93,7 @@ fn parts(status: StatusCode, version: Version, headers: HeaderMap, reason: &[u8]
     Ok(parts)
 }
 
-/// How long an answer's body is (RFC 9112 §6.3); `coding` says whether the last transfer coding is `chunked`.
+/// The length of a response's body (RFC 9112 §6.3); `coding` says whether the last transfer coding is `chunked`.
 fn body(to_head: bool, status: StatusCode, version: Version, coding: Option<bool>, length: Option<u64>) -> Option<Length> {
     if to_head || status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Some(Length::None);
@@ -105,7 +105,7 @@ fn body(to_head: bool, status: StatusCode, version: Version, coding: Option<bool
     (version != Version::HTTP_10).then_some(length)
 }
 
-/// A head that has no end yet. One that does not even begin like one is not worth waiting for.
+/// Decides about an incomplete head. If it does not begin like a response, waiting is no use.
 fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Option<ResponseHead>, Fault> {
     if within.iter().zip(b"HTTP/1.").any(|(is, should)| is != should) {
         return Err(Fault::GARBAGE);

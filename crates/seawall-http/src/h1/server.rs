@@ -1,6 +1,5 @@
-//! One caller's connection: requests in, answers out, in turns. The body of a request is read by whoever wants it, over
-//! the same socket, so what is read is shared between the conversation and the body of the moment. What is written is
-//! not: an answer may be waiting for that very body.
+//! One caller's connection: requests and responses in turn. The handler reads the body of a request over the same socket, so the connection
+//! and the current body share the reading side. The writing side is not shared: a response may be waiting for that very body.
 
 use super::body_reader::BodyReader;
 use super::chunks::Cut;
@@ -21,27 +20,27 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite as _;
 
-/// What a caller that asks first is told when its body is wanted.
+/// The interim response to `Expect: 100-continue`, sent when the body is first read.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// So many bytes behind a request are read before it is answered.
+/// The most bytes behind a request that are read before its response.
 const MAX_AHEAD: usize = 16 * 1024;
 
-/// A request's body, and its headers where nobody has read them.
+/// A request's body, and its headers if they stayed raw.
 pub type ReceivedBody<I> = (I, Option<RawRequestHeaders>);
 
-/// A connection, seen by whoever answers. Its socket is closed with it, whoever still holds a body.
+/// A connection for the code that responds. Dropping it closes the socket, even while a body is still held.
 #[derive(Debug)]
 pub struct ServerConnection<B> {
     line: Rc<RefCell<ConnectionShared>>,
     out: Out<B>,
     progress: HeadProgress,
     asked: ResponseTurn,
-    /// The body of the response of the moment ends with the connection.
+    /// The current response's body ends with the connection.
     ends_with_connection: bool,
 }
 
-/// A request's body, seen by whoever reads it.
+/// A request's body for the code that reads it.
 #[derive(Debug)]
 pub struct Upload {
     line: Rc<RefCell<ConnectionShared>>,
@@ -50,21 +49,21 @@ pub struct Upload {
     is_whole: bool,
 }
 
-/// What both sides of a conversation share.
+/// State that the connection and the current body share.
 #[derive(Debug)]
 struct ConnectionShared {
-    /// Gone once the conversation is over.
+    /// `None` once the connection has ended.
     io: Option<Io>,
     reading: BodyReader,
     turn: u32,
-    /// What is left to tell a caller that waits to be asked for its body, and whether that is on its way.
+    /// The unsent part of `100 Continue`, and whether it still needs a flush.
     leave: &'static [u8],
     flushes: bool,
-    /// Who wants to know when the caller leaves, while somebody else reads its body.
+    /// The task to wake when the caller leaves, while another task reads the body.
     watcher: Option<Waker>,
 }
 
-/// What the request of the moment says about its answer.
+/// The current request's properties that its response depends on.
 #[derive(Clone, Copy, Debug)]
 struct ResponseTurn {
     version: Version,
@@ -73,14 +72,14 @@ struct ResponseTurn {
     stays: bool,
 }
 
-/// How an answer ended.
+/// The end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEnd {
     /// Another request can follow.
     Open,
-    /// It was the last.
+    /// It was the last response.
     Last,
-    /// It has no end, which the caller must not take for one.
+    /// It is incomplete, and the caller must notice that.
     Broken,
 }
 
@@ -98,8 +97,8 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
         }
     }
 
-    /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
-    /// came; nothing where the caller has closed.
+    /// Waits for the next request. Its head is written into `head`; its body, and its headers if they stayed raw, are returned; `None` if
+    /// the caller has closed.
     pub fn poll_request<I>(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<ReceivedBody<I>>, HeadError>>
     where
         I: From<Option<Upload>>,
@@ -129,22 +128,22 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
         request_head::poll(reading, io, cx, &mut self.progress, head)
     }
 
-    /// Whether nothing of a next request has come.
+    /// Whether no byte of a next request has arrived.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.line.borrow().reading.ahead.is_empty()
     }
 
-    /// Ready when the caller has left before it was answered. What it sends ahead of time is kept.
+    /// Ready when the caller has left before its response. Keeps the bytes that it sends ahead of time.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut line = self.line.borrow_mut();
         let ConnectionShared { io: Some(io), reading, watcher, .. } = &mut *line else { return Poll::Ready(()) };
         if !reading.is_over() {
-            // Whoever reads the body has the socket, and may be another task.
+            // The body's reader polls the socket, perhaps in another task. It wakes this task when the body ends or fails.
             *watcher = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        // Requests that are sent ahead of time are read as well, since the end of the connection is behind them.
+        // Also reads pipelined requests, because the end of the connection comes after them.
         while reading.ahead.len() < MAX_AHEAD {
             match reading.poll_more(io, cx) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
@@ -155,19 +154,19 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
         Poll::Pending
     }
 
-    /// Ends the connection after a response that broke off. Where the end of the connection would pass for the end of the body, the
-    /// caller gets a reset instead.
+    /// Ends the connection after a response that broke off. If the end of the connection would look like the end of the body, the caller
+    /// gets a reset instead.
     pub fn break_off(self) {
         if self.ends_with_connection
             && let Some(Io::Plain(io)) = &self.line.borrow().io
         {
-            // Without it the caller takes a part for the whole, which is no worse than before.
+            // If this fails, the caller takes a part for the whole, which is no worse than without a reset.
             let _is_reset = io.set_zero_linger();
         }
     }
 
-    /// Starts the answer, and takes its body. `verbatim` are headers that it has besides its own; `last` means that no request will be
-    /// heard after this one; `more` adds to the headers, and is told whether they say when it was given.
+    /// Starts the response, and takes its body. `verbatim` are raw headers besides its own; `last` means that no request follows this one;
+    /// `more` adds headers, and its argument says whether there is a `Date` already.
     pub fn answer(
         &mut self,
         response: &mut Response<B>,
@@ -181,7 +180,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
         self.ends_with_connection = framing == BodyFraming::UntilClose;
         let keeps_length = framing == BodyFraming::Bare && response.status() != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != BodyFraming::UntilClose, false);
-        // The rest of its body may never come, and cannot be told from a next request: the caller is told that none will be heard.
+        // The rest of the request's body may never come, and would be read as the next request, so this response announces the close.
         stays &= self.line.borrow().reading.is_over();
         let body = std::mem::take(response.body_mut());
         let body = if to_head { B::default() } else { body };
@@ -207,13 +206,13 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
             }
         });
         self.asked.stays = stays;
-        // Whoever has its answer need not be asked for its body any more.
+        // After the response begins, `100 Continue` is of no use.
         self.line.borrow_mut().leave = &[];
     }
 
-    /// Sends the answer, to its end.
+    /// Sends the response to its end.
     pub fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<ResponseEnd> {
-        // Nothing is borrowed here: the answer may be read from an upstream that is still being sent the request's body.
+        // Borrows the shared state only for each write: the response may come from an upstream that is still receiving this request's body.
         self.out.push(&mut &*self.line, cx);
         if !self.out.is_over() {
             return Poll::Pending;
@@ -222,7 +221,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
             return Poll::Ready(ResponseEnd::Broken);
         }
         let mut line = self.line.borrow_mut();
-        // The end of a body that nobody wanted may be here already. Whoever reads it after all hears that it broke off.
+        // The end of an unread body may have arrived already. A late reader of that body gets an error.
         if !line.reading.is_over() {
             line.turn = line.turn.wrapping_add(1);
             while let Some(Ok(_)) = line.reading.take() {}
@@ -232,13 +231,13 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
         Poll::Ready(if goes_on { ResponseEnd::Open } else { ResponseEnd::Last })
     }
 
-    /// How much of its answer the caller has taken, where it is waited for to take more.
+    /// The bytes of the response that the caller has accepted, while it accepts no more.
     #[must_use]
     pub fn stuck(&self) -> Option<u64> {
         self.out.stuck()
     }
 
-    /// The socket, to be closed. Nothing more is read or written here.
+    /// Returns the socket, to be closed. Nothing more is read or written here.
     #[must_use]
     pub fn close(&mut self) -> Option<Io> {
         self.line.borrow_mut().io.take()
@@ -251,7 +250,7 @@ impl<B> Drop for ServerConnection<B> {
     }
 }
 
-/// The socket, taken for a moment at a time.
+/// The shared socket, borrowed for one operation at a time.
 impl Socket for &RefCell<ConnectionShared> {
     fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>> {
         match &mut self.borrow_mut().io {
@@ -287,12 +286,12 @@ impl ConnectionShared {
     }
 }
 
-/// Where the caller will know that an answer ends (RFC 9112 §6.3).
+/// The framing of a response (RFC 9112 §6.3).
 fn framing(has_length: impl FnOnce() -> bool, status: StatusCode, size: &SizeHint, asked: ResponseTurn) -> BodyFraming {
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || status.is_informational();
     match size.exact() {
         _ if has_none => BodyFraming::Bare,
-        // What a GET would have got, where that is known.
+        // For HEAD, the length that a GET would have, if it is known.
         None | Some(0) if asked.to_head => BodyFraming::Bare,
         Some(_) if asked.to_head && has_length() => BodyFraming::Bare,
         Some(length) => BodyFraming::Length(length),
@@ -308,13 +307,14 @@ impl Upload {
         }
         let mut line = self.line.borrow_mut();
         if line.turn != self.turn {
-            // The conversation went on without the rest of it.
+            // The connection has moved on to a later request.
             return Poll::Ready(Some(Err(Cut::Short)));
         }
         let piece = ready!(line.poll_piece(cx));
         self.is_whole = line.reading.is_over();
         if (self.is_whole || matches!(piece, Some(Err(_))))
             && let Some(watcher) = line.watcher.take()
+        // Wakes `poll_gone`, which takes over polling the socket.
         {
             watcher.wake();
         }
@@ -325,7 +325,7 @@ impl Upload {
         self.is_whole
     }
 
-    /// Whether the caller has ended the connection while nobody reads the body.
+    /// Whether the caller has ended the connection before the body was read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         let line = self.line.borrow();

@@ -1,11 +1,11 @@
-//! Heads as they are written.
+//! The writer of message heads.
 
 use crate::query_parameter::QueryParameter;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 use seawall_core::request_target::RequestTarget;
 
-/// Puts a head down.
+/// Writes a head into a buffer.
 #[derive(Debug)]
 pub struct HeadWriter<'a>(&'a mut Vec<u8>);
 
@@ -27,7 +27,7 @@ impl<'a> HeadWriter<'a> {
         self.0.extend_from_slice(b" HTTP/1.1\r\n");
     }
 
-    /// The status line, with the reason that an upstream gave or the usual one.
+    /// The status line, with the upstream's reason or the canonical one.
     pub(super) fn status(&mut self, version: Version, status: StatusCode, reason: Option<&ReasonPhrase>) {
         self.0.reserve(512);
         self.0.extend_from_slice(if version == Version::HTTP_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
@@ -50,12 +50,12 @@ impl<'a> HeadWriter<'a> {
         self.0.extend_from_slice(b"\r\n");
     }
 
-    /// A value of our own making, which needs no check.
+    /// Writes a value of our own, which needs no check.
     pub fn bytes(&mut self, name: &HeaderName, value: &[u8]) {
         self.raw(name.as_str().as_bytes(), value);
     }
 
-    /// Whole lines, with their ends. Those of our own making cost little where their length is known beforehand.
+    /// Writes whole lines, with their ends. Lines of a known length are cheapest.
     #[inline]
     pub fn lines(&mut self, lines: &[u8]) {
         self.0.extend_from_slice(lines);

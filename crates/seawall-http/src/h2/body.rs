@@ -1,4 +1,4 @@
-//! A body that comes over HTTP/2.
+//! A body over HTTP/2.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -6,13 +6,13 @@ use hyper::body::Incoming;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The body of a request or response, which has ended only where its sender said so (`END_STREAM`).
+/// The body of a request or response. It is complete only if its sender said so (`END_STREAM`).
 ///
-/// hyper takes `RST_STREAM` with `NO_ERROR` for an end as well. Node sends that for a request or response which is destroyed half-way.
+/// hyper takes `RST_STREAM` with `NO_ERROR` as an end as well. Node sends that if a request or response is destroyed half-way.
 #[derive(Debug)]
 pub struct IncomingBody(Incoming);
 
-/// A body did not come to its end.
+/// The body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     #[error(transparent)]

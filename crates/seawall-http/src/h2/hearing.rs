@@ -1,6 +1,6 @@
-//! A connection that still listens when it can no longer speak. A server that goes away says which requests it did not look at,
-//! and closes; a write that meets the closed end fails while that farewell lies unread. What cannot be written any more is
-//! dropped here, so that the reader gets to the farewell, and to the end or the error behind it.
+//! Keeps reading a connection after its write side has failed. A server that goes away sends GOAWAY, which says which requests it did not
+//! process, and closes; a write to the closed connection fails while the GOAWAY is still unread. This wrapper discards such writes, so that
+//! the reader gets to the GOAWAY and to the end behind it.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -18,7 +18,7 @@ impl<I> Hearing<I> {
         Self { io, is_mute: false }
     }
 
-    /// What a write came to. After an end that the reader will meet too, everything is taken for written.
+    /// The result of a write. After an error that the reader will see too, every write counts as done.
     fn written<T>(&mut self, written: Poll<io::Result<T>>, otherwise: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(error)) if is_the_other_ends(&error) => {
@@ -73,10 +73,10 @@ mod tests {
     use std::task::Waker;
 
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-    /// That leaves every stream unprocessed.
+    /// A GOAWAY that leaves every stream unprocessed.
     const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-    /// A server that greets, and whose farewell comes in together with the end that the next write meets.
+    /// A server whose GOAWAY arrives together with the close that the next write meets.
     #[derive(Default)]
     struct Leaving {
         has_greeted: bool,
