@@ -1,6 +1,5 @@
-//! The run that an output belongs to: a file, a folder or a quarantine file. A note in the store, found by the path of the
-//! output, names the run that writes there and says whether it has finished. No run writes over what is not its own unless it
-//! is told to.
+//! Claims the outputs of a run: a file, a folder or a quarantine file. A note in the store, found by the path of the output, names the run
+//! that writes there and says whether it has finished. A run overwrites another run's output only with `--overwrite`.
 
 use super::Args;
 use super::journal::Pieces;
@@ -14,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
-/// What the store says of an output.
+/// The store's note about an output.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     run: String,
@@ -26,7 +25,7 @@ struct Note {
 /// The default quarantine file of a run without an output has a number behind its name if the name is taken.
 const MAX_QUARANTINES: u32 = 1000;
 
-/// What is claimed.
+/// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimKind {
     Output,
@@ -42,7 +41,7 @@ impl ClaimKind {
     }
 }
 
-/// An output that nobody else writes for as long as this lives.
+/// An exclusive claim to write an output, until it is dropped.
 #[derive(Debug)]
 pub(super) struct OutputClaim {
     kind: ClaimKind,
@@ -81,12 +80,12 @@ impl OutputClaim {
                 Err(other
                     .hint(format!("`{}` continues that run; choose another {kind}, or replace this one with `--overwrite`", note.resume)))
             }
-            // The rows of a quarantine file are done again, however the run before ended.
+            // A quarantine file is written anew, whether or not the earlier run finished.
             Some(note) if !note.finished && !continues && self.kind == ClaimKind::Output => {
                 Err(CommandError::usage(format!("`{shown}` is the output of this run, which has not finished"))
                     .hint("`--resume` continues it, `--overwrite` begins anew and replaces it"))
             }
-            // Whether the journal knows what is in an output is seen when that is open.
+            // Whether the journal knows an output's contents is checked once the journal is open.
             None if !continues || self.kind == ClaimKind::Quarantine => Err(self.unknown()),
             Some(_) | None => Ok(()),
         }
@@ -102,11 +101,11 @@ impl OutputClaim {
         CommandError::usage(what).hint(hint)
     }
 
-    /// Writes down that this run has the output from now on, and at its end that it has finished.
+    /// Records that this run owns the output, and at its end that it has finished.
     async fn write(&mut self, run: &RunId, finished: bool, now: Wall) -> Result<(), Error> {
         let note = Note { run: name(run), finished, resume: resume_command() };
         let text = serde_json::to_vec(&note).map_err(|error| Error::Failed(error.to_string()))?;
-        // Without a note nothing is known of the output, which is then as safe as one that has not finished.
+        // Between these two steps there is no note. The output then counts as unknown, which protects it as well as an unfinished one.
         self.pieces.cut(0).await?;
         self.pieces.append(0, text.into(), Durability::FromPowerCuts, now).await
     }
@@ -124,7 +123,7 @@ impl Claims {
     /// Claims the file, the folder and the quarantine file that a run writes.
     ///
     /// # Errors
-    /// When one of them is another run's or nobody's, or has not finished and the command neither continues nor replaces it.
+    /// When one of them belongs to another run or has no note, or is unfinished and the command neither continues nor replaces it.
     pub(super) async fn take(store: &Store, args: &Args, mut run: RunId) -> anyhow::Result<Self> {
         if in_a_pipe(args) {
             // The same command in another pipe is another run.
@@ -143,7 +142,7 @@ impl Claims {
                 claims.push(claim);
                 path
             }
-            // Devices and pipes are everybody's.
+            // A device or a pipe needs no claim.
             Some(path) => path,
             None => {
                 let claim = Self::free_quarantine(store, args, &run).await?;
@@ -155,7 +154,7 @@ impl Claims {
         Ok(Self { run, claims, quarantine })
     }
 
-    /// Claims the first default quarantine file that is not another's.
+    /// Claims the first default quarantine file that no other run has.
     async fn free_quarantine(store: &Store, args: &Args, run: &RunId) -> anyhow::Result<OutputClaim> {
         let name = |number| if number == 1 { "quarantine.ndjson".to_owned() } else { format!("quarantine-{number}.ndjson") };
         for path in (1..MAX_QUARANTINES).map(|number| PathBuf::from(name(number))).filter(|path| is_file_or_new(path)) {
@@ -179,17 +178,17 @@ impl Claims {
         unknown.map_or(Ok(()), |claim| Err(claim.unknown()))
     }
 
-    /// Where rows go that are at fault themselves.
+    /// The file for rows that are themselves at fault.
     pub(super) fn quarantine(&self) -> &Path {
         &self.quarantine
     }
 
-    /// The run begins to write.
+    /// Records that the run begins to write.
     pub(super) async fn begin(&mut self, now: Wall) -> Result<(), Error> {
         self.write(false, now).await
     }
 
-    /// Every row of the list has ended.
+    /// Records that every row of the list has ended.
     pub(super) async fn finish(&mut self, now: Wall) -> Result<(), Error> {
         self.write(true, now).await
     }
@@ -206,7 +205,7 @@ pub(super) fn underway() -> String {
     "the same run is under way in another process".to_owned()
 }
 
-/// The path without links, as far as it exists.
+/// Resolves links in the existing part of the path.
 fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = || Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?));

@@ -1,4 +1,4 @@
-//! The dead letter of a row that is given up on.
+//! The dead letter of a failed row.
 
 use super::destination::Destination;
 use super::lanes::StartedRow;

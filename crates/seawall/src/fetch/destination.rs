@@ -15,7 +15,7 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// What records say that a row asks for.
+    /// The request line that records show for a row.
     pub(super) fn request_line(&self, row: &InputRow) -> Arc<RequestLine> {
         let method = Method::from_bytes(row.method.as_bytes()).unwrap_or_default();
         RequestLine::new(&method, &self.endpoint.route, &row.below)
@@ -24,7 +24,7 @@ impl Destination {
     /// The request target of a row.
     ///
     /// # Errors
-    /// When that cannot stand in a request line.
+    /// When it cannot be part of a request line.
     pub(super) fn request_target(&self, below: &str) -> Result<RequestTarget, BadTarget> {
         let is_base = !below.starts_with('/') && !self.upstream.spec.url.path.is_empty();
         match (self.configured, is_base) {

@@ -1,5 +1,5 @@
-//! What earlier runs did, asked block by block as the input is read. Rows are known by their line and their key together,
-//! which takes less than a byte for each; only a list that was changed among rows that are done is known by keys alone.
+//! The results of earlier runs, looked up block by block as the input is read. Rows are identified by line and key together, which takes
+//! less than a byte for each. If the list was changed among finished rows, keys alone identify them.
 
 use super::input::{EarlierRow, Read};
 use super::journal::{JournalEntry, Pieces};
@@ -10,36 +10,36 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Which rows a run is about.
+/// The rows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     /// All of them.
     Everything,
-    /// Those without a success.
+    /// Rows without a success.
     Unfinished,
-    /// Those that ended as dead letters.
+    /// Rows that ended as dead letters.
     Dead,
 }
 
-/// When a row is done.
+/// When a row is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowTurn {
     Now,
-    /// By an earlier run.
+    /// An earlier run has finished it.
     Done,
-    /// It has not ended, and this run is about others.
+    /// It has not ended, but this run does only other rows.
     Unasked,
 }
 
-/// Lines that are looked at together.
+/// The lines of one block.
 const LINES: u64 = 128;
 
-/// The block that a line is in.
+/// The block that contains a line.
 pub(super) const fn block(line: u64) -> u64 {
     line.saturating_sub(1) / LINES
 }
 
-/// The lines of one block that have results, and the sum of what they were.
+/// The lines of one block that have results, and a checksum of their rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     known: u128,
@@ -58,16 +58,16 @@ impl Block {
     const fn add(&mut self, line: u64, key: u64) {
         if !self.has(line) {
             self.known |= Self::bit(line);
-            // Odd factors keep rows apart that changed places.
+            // The factor depends on the line and is odd, so that two rows which swap places change the sum.
             self.sum = self.sum.wrapping_add(key.wrapping_mul(line << 1 | 1));
         }
     }
 }
 
-/// By their number; those without a line that has results are left out.
+/// By block number; blocks without results are absent.
 type Blocks = HashMap<u64, Block>;
 
-/// What of earlier runs a list has where it was.
+/// The results of earlier runs that the list still has on the same lines.
 #[derive(Debug, Default)]
 pub(super) struct EarlierRuns {
     blocks: Blocks,
@@ -76,9 +76,9 @@ pub(super) struct EarlierRuns {
 
 #[derive(Debug)]
 enum RowState {
-    /// Rows that are done, and those that have pages.
+    /// Rows that have a result or fetched pages, by line.
     Lines(Blocks),
-    /// Sorted. A row that stands in the input twice is in here once for each time it was done.
+    /// Sorted. A row that occurs twice in the input has one key for each time it was finished.
     Keys { keys: Vec<u64>, met: Vec<bool> },
 }
 
@@ -87,15 +87,15 @@ pub(super) struct Earlier {
     again: Again,
     done: RowState,
     remainders: Remainders,
-    /// Every remainder is of the row that stands on its line.
+    /// Every remainder belongs to the row on its line.
     is_exact: bool,
-    /// Where all of it is written.
+    /// The journal's pieces in the store.
     pieces: Option<Pieces>,
-    /// The lines of the journal are not those of the list any more, which the journal must say from then on.
+    /// The journal's lines differ from the list's. The next journal entry must say so.
     changed: Arc<AtomicBool>,
     /// The output has lines of rows that the journal does not know.
     loose: bool,
-    /// A list that was changed is refused: its rows are known by their lines, and what has them cannot be mended.
+    /// A changed list is refused: an output identifies its rows by their lines and cannot be corrected.
     pub(super) refuses_changes: bool,
 }
 
@@ -117,7 +117,7 @@ impl Earlier {
         self.pieces.as_ref()
     }
 
-    /// Whether this run does rows that no run has met.
+    /// Whether this run fetches rows that no earlier run has seen.
     pub(super) fn does_new_rows(&self) -> bool {
         self.again != Again::Dead
     }
@@ -126,7 +126,7 @@ impl Earlier {
         &self.remainders
     }
 
-    /// Notes a row of the list of which there are results or a letter, where it stands where it stood.
+    /// Adds a row of the list to `found` if it has a result or a remainder on its line.
     pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut EarlierRuns) {
         if let RowState::Lines(blocks) = &self.done
             && blocks.get(&block(line)).is_some_and(|known| known.has(line))
@@ -136,13 +136,13 @@ impl Earlier {
         found.remainders += usize::from(self.remainders.has((line, key)));
     }
 
-    /// Whether all that has results was found in its place, and nothing else is in the output.
+    /// Whether every result and remainder was found on its line, and the output has nothing else.
     pub(super) fn is_unchanged(&mut self, found: &EarlierRuns) -> bool {
         self.is_exact = found.remainders == self.remainders.len();
         !self.loose && matches!(&self.done, RowState::Lines(blocks) if *blocks == found.blocks)
     }
 
-    /// From now on rows are told by their keys alone, because the list was changed.
+    /// From now on keys alone identify rows, because the list was changed.
     pub(super) async fn forget_lines(&mut self) -> Result<(), Error> {
         self.changed.store(true, Ordering::Relaxed);
         self.by_keys(0).await
@@ -166,7 +166,7 @@ impl Earlier {
         self.remainders.add(entry);
     }
 
-    /// Everything was added.
+    /// Called once all entries were added.
     pub(super) async fn complete(&mut self) -> Result<(), Error> {
         if self.is_changed() { self.by_keys(0).await } else { Ok(()) }
     }
@@ -179,13 +179,13 @@ impl Earlier {
         self.remainders.has_dead()
     }
 
-    /// Whether a block must be whole before anything can be said of its rows.
+    /// Whether the rows of a block can only be judged once the whole block was read.
     pub(super) fn knows(&self, block: u64) -> bool {
         matches!(&self.done, RowState::Lines(blocks) if blocks.contains_key(&block))
     }
 
-    /// What is to be done in this run of rows of one block; of all of them where the block is whole. Returns how many of the
-    /// others no run has ended.
+    /// Keeps the rows of one block that this run must fetch; `whole` means that `rows` has the complete block. Returns the number of
+    /// dropped rows that no run has finished.
     pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<u64> {
         if self.again == Again::Everything {
             return Ok(0);
@@ -215,7 +215,7 @@ impl Earlier {
         Ok(unasked)
     }
 
-    /// From this block on rows are told by their keys alone.
+    /// From this block on keys alone identify rows.
     async fn by_keys(&mut self, from: u64) -> Result<(), Error> {
         let mut keys = Vec::new();
         if let Some(pieces) = &self.pieces {
@@ -234,7 +234,7 @@ impl Earlier {
         Ok(())
     }
 
-    /// Whether a row is to be done, and what is left of it from before.
+    /// Decides whether to fetch a row, and gives it its remainder from earlier runs.
     fn meet(&mut self, row: &mut Read) -> RowTurn {
         let place @ (line, key) = row.place();
         let is_done = match &mut self.done {

@@ -1,5 +1,5 @@
-//! A list that was edited since the run before. A row that is done keeps its result wherever it stands now: a row without an id
-//! is known by its line, so its result gets the new line. A result leaves the output if its id belongs to another row now.
+//! A list that was edited since the last run. A finished row keeps its result wherever it moved: a row without an id is identified by its
+//! line, so its result gets the new line. A result leaves the output if its id now belongs to another row.
 
 use super::earlier_runs::{Earlier, EarlierRuns};
 use super::input::{InputReader, Read};
@@ -13,12 +13,12 @@ use seawall_store::Error;
 #[derive(Clone, Debug)]
 struct JournaledRow {
     key: u64,
-    /// Its line in the output, which is its id where it has no other.
+    /// Its line in the output, which serves as its id if it has no other.
     line: u64,
-    /// Its line in the list; 0 if it is not there any more.
+    /// Its line in the list; 0 if it was removed.
     now: u64,
     is_named: bool,
-    /// For a row that is not done.
+    /// For an unfinished row.
     remainder: Option<Remainder>,
 }
 
@@ -28,11 +28,11 @@ impl JournaledRow {
     }
 }
 
-/// What becomes of a result.
+/// The fate of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultFate {
     Keep,
-    /// It stays, and no row of the list asks for it.
+    /// It stays, although no row of the list has its id.
     Stray,
     Drop,
     /// It gets this line as its id.
@@ -48,15 +48,15 @@ pub(super) struct Edited {
     /// Hashes of the other ids, sorted: of rows that are done, and of new ones.
     done_ids: Vec<u64>,
     new_ids: Vec<u64>,
-    /// Lines that known rows have now, sorted.
+    /// The current lines of known rows, sorted.
     known_lines: Vec<u64>,
     /// New rows get results in this run.
     does_new_rows: bool,
 }
 
 impl Edited {
-    /// Compares a list with the journal. `None` where rows that have results stand where they stood, and where no output
-    /// `tells` which row a result is of.
+    /// Compares a list with the journal. `None` if rows with results are still on their lines, or if no output `tells` whose result is
+    /// whose.
     pub(super) async fn find(earlier: &mut Earlier, reader: &mut InputReader, tells: bool) -> anyhow::Result<Option<Self>> {
         let mut found = EarlierRuns::default();
         reader.survey(|read| earlier.compare(read.place(), &mut found)).context("cannot read the input")?;
@@ -81,13 +81,13 @@ impl Edited {
         Ok(Some(edited))
     }
 
-    /// Takes note of a row of the list. The known rows are sorted by key.
+    /// Records a row of the list. The known rows are sorted by key.
     fn meet(&mut self, read: &Read) {
         let (line, key) = read.place();
         let id = read.id();
         let from = self.known.partition_point(|known| known.key < key);
         let same = || self.known[from..].iter().take_while(|known| known.key == key).enumerate().filter(|(_, known)| known.now == 0);
-        // Of rows that ask for the same, each stays where it was if it can.
+        // Among equal rows, each keeps its own line if possible.
         let met = same().find(|(_, known)| known.line == line).or_else(|| same().next()).map(|(at, _)| from + at);
         if let Some(at) = met {
             (self.known[at].now, self.known[at].is_named) = (line, !id.is_empty());
@@ -99,7 +99,7 @@ impl Edited {
         }
     }
 
-    /// What becomes of the results with this id, a JSON text.
+    /// The fate of the results with this id, a JSON text.
     pub(super) fn fate(&self, id: &str) -> ResultFate {
         let number: Option<u64> = id.parse().ok();
         if let Some(number) = number {
@@ -115,7 +115,7 @@ impl Edited {
             return ResultFate::Keep;
         }
         let is_anothers = self.new_ids.binary_search(&id).is_ok() || has(&self.unnamed);
-        // Nothing is dropped for a row that gets no result in this run.
+        // Drops no result for a row that gets none in this run.
         if is_anothers && (self.does_new_rows || has(&self.known_lines)) { ResultFate::Drop } else { ResultFate::Stray }
     }
 
@@ -124,7 +124,7 @@ impl Edited {
         self.known.iter().any(|known| known.has_results() && !known.is_named && known.now != 0 && known.now != known.line)
     }
 
-    /// What is done of the list as it is now.
+    /// The finished rows of the list as it is now.
     pub(super) fn entry(&self, loose: bool) -> JournalEntry {
         let mut entry = JournalEntry { relined: true, loose, ..JournalEntry::default() };
         for known in &self.known {
@@ -137,7 +137,7 @@ impl Edited {
                 entry.pages.push((known.key, *page, next.clone()));
                 entry.page_lines.push(known.now);
             }
-            // The letter of a row that was removed is out of date once the row comes back and is done.
+            // If a removed row comes back and succeeds, its letter is out of date.
             if remainder.is_dead {
                 let letter = remainder.letter.map(|letter| letter.to_string()).unwrap_or_default();
                 entry.dead.push((known.key, letter.clone(), letter));

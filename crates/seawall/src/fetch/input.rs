@@ -1,5 +1,5 @@
-//! Lines become rows: URLs and paths, NDJSON, or CSV with a template. Runs on a thread of its own, some rows ahead of those
-//! that send. A line that makes no row is reported and never ends the run.
+//! Parses lines into rows: URLs and paths, NDJSON, or CSV with a template. Runs on a thread of its own, some rows ahead of the sending
+//! thread. An invalid line is reported and never ends the run.
 
 use super::earlier_runs::{Earlier, block};
 use super::lines::{LineReader, TextLine};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
-/// What rows that travel together take in memory, beyond the first.
+/// The memory limit of one batch, after its first row.
 const HEAVY: usize = 1 << 20;
-/// What is shown of a line that makes no row.
+/// The most bytes shown of an invalid line.
 const MAX_SHOWN: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -31,7 +31,7 @@ pub(super) enum Format {
     Csv,
 }
 
-/// What the reader hands over.
+/// A parsed line.
 #[derive(Debug)]
 pub(super) enum Read {
     Row(InputRow, EarlierRow),
@@ -53,7 +53,7 @@ impl Read {
         }
     }
 
-    /// Its own id, a JSON text; empty where it has none.
+    /// Its own id, a JSON text; empty if it has none.
     pub(super) fn id(&self) -> &str {
         if let Self::Row(row, _) = self { &row.id } else { "" }
     }
@@ -70,33 +70,33 @@ impl Read {
     }
 }
 
-/// What earlier runs left of a row.
+/// The remainder of a row from earlier runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EarlierRow {
-    /// The line that it stood on, where that is another one.
+    /// Its former line, if it moved.
     pub moved_from: Option<u64>,
     /// Its dead letter.
     pub letter: Option<CallId>,
-    /// The last page that is done, and where the next one is.
+    /// The last fetched page, and the place of the next one.
     pub page: Option<(u32, String)>,
 }
 
-/// How far the reader is, for whoever shows it.
+/// The reader's progress, for the progress display.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     pub bytes: Arc<AtomicU64>,
     pub rows: AtomicU64,
-    /// Done by an earlier run.
+    /// Finished by an earlier run.
     pub skipped: AtomicU64,
-    /// Rows that have not ended and that this run was not asked to do.
+    /// Unfinished rows that this run was not asked to fetch.
     pub unasked: AtomicU64,
-    /// Rows whose files could not have the name that their id gives.
+    /// Rows whose files could not get the name that their id gives.
     pub renamed: AtomicU64,
     pub over: AtomicBool,
 }
 
 impl Ahead {
-    /// Every row of the list was read and has been done, by this run or an earlier one.
+    /// Whether every row of the list was read and has been finished, by this run or an earlier one.
     pub(super) fn is_finished(&self) -> bool {
         self.over.load(Ordering::Relaxed) && self.unasked.load(Ordering::Relaxed) == 0
     }
@@ -113,7 +113,7 @@ pub(super) struct InputReader {
     pub earlier: Earlier,
     pub ahead: Arc<Ahead>,
     pub columns: Option<CsvColumns>,
-    /// Where each record becomes a file.
+    /// Present if each record becomes a file.
     pub names: Option<NameFilter>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct CsvColumns {
     delimiter: char,
 }
 
-/// Rows that travel together: some lines of one block.
+/// Rows that are sent together: some lines of one block.
 #[derive(Default)]
 struct RowBatch {
     rows: Vec<Read>,
@@ -132,7 +132,7 @@ struct RowBatch {
     weight: usize,
 }
 
-/// A row in the making.
+/// A row under construction.
 #[derive(Default)]
 struct RowBuilder {
     id: String,
@@ -143,7 +143,7 @@ struct RowBuilder {
 }
 
 impl InputReader {
-    /// Reads to the end, or until nobody listens any more.
+    /// Reads to the end, or until the receiver is closed.
     pub(super) fn run(mut self, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<()> {
         let runtime = super::runtime()?;
         let mut batch = RowBatch::default();
@@ -166,7 +166,7 @@ impl InputReader {
             let Some(read) = read else { continue };
             batch.weight += read.weight();
             batch.rows.push(read);
-            // Whoever sends has nothing left: rows are not kept back to travel together, unless an earlier run knows them.
+            // The sender is out of rows, so pass on this batch at once, unless an earlier run knows its block.
             let wanted = to.capacity() == to.max_capacity() && !self.earlier.knows(batch.block);
             if (wanted || batch.weight > HEAVY) && !runtime.block_on(self.pass(&mut batch, false, to))? {
                 return Ok(());
@@ -174,7 +174,7 @@ impl InputReader {
         }
     }
 
-    /// Reads a list to its end without handing it over. The input is opened anew before and after.
+    /// Reads a list to its end without sending rows. The input is opened anew before and after.
     pub(super) fn survey(&mut self, mut look: impl FnMut(&Read)) -> anyhow::Result<()> {
         let names = self.names.take();
         self.lines.reopen()?;
@@ -192,7 +192,7 @@ impl InputReader {
         self.lines.reopen()
     }
 
-    /// Hands over what no earlier run has done. `false` when nobody listens any more.
+    /// Sends the rows that no earlier run has finished. `false` once the receiver is closed.
     async fn pass(&mut self, batch: &mut RowBatch, whole: bool, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<bool> {
         let RowBatch { mut rows, block, .. } = std::mem::take(batch);
         batch.block = block;
@@ -212,7 +212,7 @@ impl InputReader {
         Ok(rows.is_empty() || to.send(rows).await.is_ok())
     }
 
-    /// A line, or as many as a CSV record takes: one with an odd number of quotes goes on.
+    /// Reads a line, or as many as a CSV record needs: an odd number of quotes means that the record continues.
     fn record(&mut self) -> std::io::Result<TextLine> {
         let mut record = match self.lines.line()? {
             TextLine::Text(text) => text,
@@ -231,7 +231,7 @@ impl InputReader {
         Ok(TextLine::Text(record))
     }
 
-    /// `None` for lines that ask for nothing: empty ones, comments, the head of a CSV file.
+    /// `None` for lines without a request: empty ones, comments, the head of a CSV file.
     fn read(&mut self, line: &[u8]) -> Option<Read> {
         let made = match std::str::from_utf8(line) {
             Err(_) => Err("it is not UTF-8".to_owned()),
@@ -347,13 +347,13 @@ fn headers(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
 }
 
 /// # Errors
-/// When a header cannot be sent, or is not a row's to set.
+/// When a header cannot be sent, or a row may not set it.
 pub(super) fn check_header(name: &str, value: &str) -> Result<(), String> {
     RequestHeaders::check(name, value).map(|_| ()).map_err(|bad| bad.to_string())
 }
 
 impl CsvColumns {
-    /// The delimiter is the one that the head has most of.
+    /// Takes the most frequent delimiter of the head.
     fn parse(head: &str) -> Self {
         let count = |delimiter: char| head.matches(delimiter).count();
         let delimiter = [',', ';', '\t'].into_iter().rev().max_by_key(|delimiter| count(*delimiter)).unwrap_or(',');
@@ -380,7 +380,7 @@ impl CsvColumns {
     }
 }
 
-/// A line that is shown again, without the credentials of a URL in it.
+/// A line for display, without the credentials of a URL.
 fn without_password(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();

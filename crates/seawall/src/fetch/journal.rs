@@ -1,5 +1,5 @@
-//! What a run has done, so that the next one does not do it again: pieces in the store, each for some hundred rows, written
-//! after their output and together with their dead letters. What comes after the last piece was not done.
+//! The journal of a run, so that the next run does not repeat its rows: pieces in the store, each for some hundred rows, written after
+//! their output and together with their dead letters. Rows after the last piece count as not done.
 
 use super::earlier_runs::{Again, Earlier};
 use bytes::Bytes;
@@ -12,24 +12,24 @@ use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Journals that nobody has touched for so long are forgotten.
+/// Unused journals are deleted after this time.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(90 * 24 * 3600);
-/// Pieces that are read or forgotten at a time.
+/// Pieces that are read or deleted at a time.
 const TOGETHER: usize = 64;
 
-/// One piece: what was done since the one before.
+/// One piece: the rows that ended since the piece before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JournalEntry {
-    /// Bytes that the output has with everything in here, where it is a file.
+    /// The length of the output with all rows of this piece, if it is a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<u64>,
-    /// The output is about to be replaced by one of that length; until it is, it has this one.
+    /// The output is about to be replaced by one of length `output`; until then it has this length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u64>,
-    /// Lines of pieces before this one are not those of the list any more.
+    /// Lines of earlier pieces are no longer those of the list.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
-    /// What this piece says is done is everything: pieces before it are of the list as it was before it was edited.
+    /// This piece replaces all earlier ones, which belong to the list before it was edited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub relined: bool,
     /// The output has lines of rows that are in no piece.
@@ -38,19 +38,19 @@ pub(super) struct JournalEntry {
     /// Lines and keys, as bytes behind the rest.
     #[serde(skip)]
     pub done: Vec<(u64, u64)>,
-    /// Keys of rows that were given up on, their letters, and the letters that those take the place of.
+    /// Keys of dead rows, their letters, and the letters that those replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead: Vec<(u64, String, String)>,
     /// The lines of those rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead_lines: Vec<u64>,
-    /// Keys of rows whose pages up to this one are done, and where the next is.
+    /// Keys of rows whose pages up to this one were fetched, and the place of the next.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<(u64, u32, String)>,
     /// The lines of those rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub page_lines: Vec<u64>,
-    /// Keys of rows that went on from what an equal row left, the line of that one, and their own.
+    /// Keys of rows that took over an equal row's remainder, that row's line, and their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<(u64, u64, u64)>,
 }
@@ -60,7 +60,7 @@ impl JournalEntry {
         self.done.len() + self.dead.len() + self.pages.len()
     }
 
-    /// A line of JSON; then for each row that is done eight bytes of key and the distance to the line before, which is small.
+    /// A line of JSON; then for each finished row eight bytes of key and the zigzag-encoded distance to the line before, often one byte.
     fn write(&self) -> Result<Bytes, Error> {
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::Failed(error.to_string()))?;
         bytes.push(b'\n');
@@ -79,7 +79,7 @@ impl JournalEntry {
         Ok(Bytes::from(bytes))
     }
 
-    /// `None` for what `write` did not write.
+    /// `None` for bytes that `write` cannot have written.
     fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let mut entry: Self = serde_json::from_slice(&bytes[..end]).ok()?;
@@ -104,7 +104,7 @@ impl JournalEntry {
     }
 }
 
-/// Everything that the journal of a run has.
+/// The pieces of a run's journal.
 #[derive(Clone, Debug)]
 pub(super) struct Pieces {
     store: Store,
@@ -126,7 +126,7 @@ impl Pieces {
         patiently(|| self.store.journal_append(self.run, piece.clone(), kept, now)).await
     }
 
-    /// All pieces in order, up to one that cannot be read.
+    /// All pieces in order, up to the first unreadable one.
     pub(super) async fn each(&self, mut take: impl FnMut(u64, &JournalEntry)) -> Result<(), Error> {
         let mut next = 0;
         loop {
@@ -142,34 +142,34 @@ impl Pieces {
         }
     }
 
-    /// Forgets what comes from a number on.
+    /// Deletes all pieces from a number on.
     pub(super) async fn cut(&self, from: u64) -> Result<(), Error> {
         while self.store.journal_cut(self.run, from, TOGETHER).await? > 0 {}
         Ok(())
     }
 }
 
-/// The same run is under way in another process.
+/// The same run is active in another process.
 #[derive(Debug)]
 pub(super) struct Underway;
 
 #[derive(Debug)]
 pub(super) struct Journal {
     store: Store,
-    /// `None` where nobody will ask for it again.
+    /// `None` if no later run can continue this one.
     place: Option<Pieces>,
     next: u64,
     _held: Option<RunLock>,
 }
 
 impl Journal {
-    /// For a run that nobody can ask for again.
+    /// For a run that cannot be continued.
     pub(super) fn none(store: Store) -> Self {
         Self { store, place: None, next: 0, _held: None }
     }
 
-    /// Opens the journal of a run; what earlier runs did, and how much of the output belongs to that. `length` is what the
-    /// output has, where it is a file.
+    /// Opens the journal of a run; returns the results of earlier runs, and the length of the output that belongs to them. `length` is the
+    /// output's current length, if it is a file.
     pub(super) async fn open(
         store: Store,
         run: RunId,
@@ -208,7 +208,7 @@ impl Journal {
         self.next == 0
     }
 
-    /// Writes a piece down, with letters that came of it and those that are out of date with it.
+    /// Appends a piece, with its new letters and the letters that it makes out of date.
     pub(super) async fn append(
         &mut self,
         entry: &JournalEntry,
@@ -225,8 +225,8 @@ impl Journal {
     }
 }
 
-/// How many pieces the output bears out, and the letters of the others. After a power cut the output may have lost more than
-/// the journal; and a replacement of the output may have been announced that did not come to pass.
+/// The number of pieces that the output confirms, and the letters of the others. After a power cut the output may have lost more than the
+/// journal; and an announced replacement of the output may not have happened.
 async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<CallId>), Error> {
     let (mut end, mut outdated) = (0, Vec::new());
     let (mut announced, mut is_last) = (None, true);
@@ -238,7 +238,7 @@ async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<Call
                 announced = entry.replaces.filter(|before| entry.output != Some(*before));
                 outdated.clear();
             } else {
-                // A letter that takes its own place is of a piece before this one.
+                // A letter that replaces itself comes from an earlier piece.
                 let own = entry.dead.iter().filter(|(_, letter, before)| letter != before);
                 outdated.extend(own.filter_map(|(_, letter, _)| CallId::parse(letter)));
             }
@@ -250,7 +250,7 @@ async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<Call
     Ok((end, outdated))
 }
 
-/// A store that is away for a moment is waited for.
+/// Retries while the store is briefly unavailable.
 async fn patiently<F: Future<Output = Result<(), Error>>>(write: impl Fn() -> F) -> Result<(), Error> {
     let mut pause = Duration::from_millis(50);
     loop {

@@ -1,5 +1,5 @@
-//! Rows that wait, one lane for each upstream or host: whose turn it is, which lane has to pause, what goes to disk. Lanes
-//! take turns, so that a slow host never blocks the rest; rows in memory are bounded, whatever the input is.
+//! Waiting rows, in one lane for each upstream or host: the next row, pauses, and rows on disk. Lanes take turns, so that a slow host never
+//! blocks the rest; rows in memory are bounded, whatever the input is.
 
 use super::input::EarlierRow;
 use super::pages::Landmark;
@@ -18,17 +18,17 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Rows in memory may take about this much; what comes beyond goes to disk.
+/// The approximate memory for waiting rows; further rows go to disk.
 const MEMORY: usize = 2 << 20;
-/// Beyond so many lanes, those that have nothing to do are used for others.
+/// Above this number, idle lanes are reused for other hosts.
 const MAX_LANES: usize = 1024;
-/// Lanes that may have a file at a time. When there are more, reading waits instead.
+/// The most lanes with a file at a time. Beyond that, reading waits instead.
 const MAX_SPILLS: usize = 256;
-/// Rows that wait for their own next attempt, for each that may run.
+/// For each slot, the most rows that wait for their own next attempt.
 const ASLEEP_EACH: usize = 32;
-/// How far ahead of the next line of an ordered output rows may start.
+/// The most lines that rows may start ahead of the next line of an ordered output.
 const WINDOW: u64 = 2048;
-/// What may wait for its turn in an ordered output before nothing but the next line is worked on.
+/// The most bytes that wait for their turn in an ordered output before only the next line may start.
 const MAX_HELD: usize = 32 << 20;
 
 /// A row that has been started.
@@ -39,13 +39,13 @@ pub(super) struct StartedRow {
     pub before: EarlierRow,
     pub progress: CallProgress,
     pub history: Vec<(Wall, AttemptOutcome)>,
-    /// Attempts and its own waits; not what its host had everybody wait.
+    /// Time of attempts and the row's own waits, without pauses of its whole host.
     pub spent: Nanos,
     pub started: Now,
-    /// The page that it is at, from 1.
+    /// The current page, from 1.
     pub page: u32,
     pub landmark: Landmark,
-    /// Sends of this page that no attempt counts: they replaced a dead connection.
+    /// Sends of this page beyond its attempts: they replaced a dead connection.
     pub resends: u32,
     pub lane: usize,
 }
@@ -53,7 +53,7 @@ pub(super) struct StartedRow {
 #[derive(Debug)]
 struct OriginLane {
     name: Arc<str>,
-    /// Started rows that may go on.
+    /// Started rows that may continue.
     ready: VecDeque<Box<StartedRow>>,
     queue: VecDeque<(InputRow, EarlierRow)>,
     spill: Option<Spill>,
@@ -61,7 +61,7 @@ struct OriginLane {
     asleep: usize,
     is_active: bool,
     paused_until: Mono,
-    /// Since when its host has turned everybody away.
+    /// When its host began to refuse all requests.
     trouble_since: Option<Mono>,
     given_up: Option<Code>,
 }
@@ -91,7 +91,7 @@ impl OriginLane {
     }
 }
 
-/// A started row that waits, the next one first.
+/// A started row that waits, ordered by time.
 #[derive(Debug)]
 struct Asleep {
     until: Mono,
@@ -118,13 +118,13 @@ impl Ord for Asleep {
     }
 }
 
-/// What a worker may do next.
+/// A worker's next task.
 #[derive(Debug)]
 pub(super) enum NextWork {
     Go(Box<StartedRow>),
     Fresh(usize, Box<(InputRow, EarlierRow)>),
     Nothing,
-    /// Nothing will come any more.
+    /// No more rows will come.
     Over,
 }
 
@@ -132,7 +132,7 @@ pub(super) enum NextWork {
 pub(super) struct Lanes {
     lanes: Vec<OriginLane>,
     by_name: HashMap<Arc<str>, usize>,
-    /// Lanes that have rows and do not pause, the next one first.
+    /// Lanes that have rows and are not paused, the next one first.
     active: VecDeque<usize>,
     paused: BinaryHeap<Reverse<(Mono, usize)>>,
     asleep: BinaryHeap<Asleep>,
@@ -140,20 +140,20 @@ pub(super) struct Lanes {
     most_running: usize,
     running: usize,
     memory: usize,
-    /// Rows that have not been started, and started rows that may go on.
+    /// Rows that have not been started, and started rows that may continue.
     waiting: u64,
     ready: usize,
     spills: usize,
     scratch: Option<Scratch>,
-    /// What earlier runs left of rows that are on disk.
+    /// Remainders from earlier runs of rows that are on disk.
     left: BTreeMap<u64, EarlierRow>,
-    /// Nothing could be started for want of rows.
+    /// No row in memory could be started.
     starved: bool,
     pub input_over: bool,
     pub stopping: bool,
     pace: Option<(Gcra, LimitCell)>,
     pace_until: Mono,
-    /// The next line of an ordered output, and what is held back for its turn.
+    /// The next line of an ordered output, and the bytes that wait for their turn.
     pub ordered: Option<(u64, usize)>,
     max_outage: Nanos,
 }
@@ -185,7 +185,7 @@ impl Lanes {
         }
     }
 
-    /// Whether more of the input is wanted: to have rows in memory, or to find one for a host that would take it.
+    /// Whether to read more input: to have rows in memory, or to find a row for another host.
     pub(super) const fn is_hungry(&self) -> bool {
         !self.input_over
             && !self.stopping
@@ -263,7 +263,7 @@ impl Lanes {
         }
     }
 
-    /// What time brings: rows that may go on, and lanes whose pause is over.
+    /// Wakes rows that may continue and lanes whose pause is over.
     pub(super) fn wake(&mut self, now: Mono) {
         if self.pace_until <= now {
             self.pace_until = Mono(0);
@@ -279,7 +279,7 @@ impl Lanes {
         }
         while let Some(Reverse((until, at))) = self.paused.peek().copied().filter(|Reverse((until, _))| *until <= now) {
             self.paused.pop();
-            // A pause that was made longer, or that a success has ended, has another entry or none.
+            // An entry is stale if its pause was extended or a success has ended it.
             if self.lanes[at].paused_until == until {
                 self.lanes[at].paused_until = Mono(0);
                 self.activate(at);
@@ -287,7 +287,7 @@ impl Lanes {
         }
     }
 
-    /// When to look again without being asked.
+    /// The time of the next `wake`.
     pub(super) fn next_wake(&self) -> Option<Mono> {
         let asleep = self.asleep.peek().map(|next| next.until);
         let paused = self.paused.peek().map(|Reverse((until, _))| *until);
@@ -327,7 +327,7 @@ impl Lanes {
     }
 
     fn pick(&mut self, at: usize) -> io::Result<Option<NextWork>> {
-        // Half of the slots are kept for others as soon as there are others.
+        // Other lanes, if there are any, share the other half of the slots.
         let alone = self.active.is_empty() && self.running == self.lanes[at].running;
         let crowded = self.asleep.len() >= self.most_running * ASLEEP_EACH;
         let lane = &mut self.lanes[at];
@@ -343,7 +343,7 @@ impl Lanes {
         }
         if let Some((next, held)) = self.ordered {
             let in_reach = |ordinal: u64| ordinal == next || (held < MAX_HELD && ordinal < next.saturating_add(WINDOW));
-            // Nothing is on disk: an ordered output is not read ahead for other hosts.
+            // An ordered output has no rows on disk and reads none ahead for other hosts.
             if lane.queue.front().is_some_and(|(row, _)| !in_reach(row.ordinal)) {
                 return Ok(None);
             }
@@ -370,7 +370,7 @@ impl Lanes {
         self.lanes[at].given_up
     }
 
-    /// A row ended, or goes on by `put_aside`.
+    /// A row left its slot: it ended, or has to wait.
     pub(super) fn leave(&mut self, at: usize) {
         self.lanes[at].running -= 1;
         self.running -= 1;
@@ -379,7 +379,7 @@ impl Lanes {
         }
     }
 
-    /// The host answered well: whatever made everybody wait is over.
+    /// The host gave a good response: any pause of the lane is over.
     pub(super) fn went_well(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
         lane.trouble_since = None;
@@ -395,7 +395,7 @@ impl Lanes {
         self.asleep.push(Asleep { until, run });
     }
 
-    /// Nobody in the lane may go before then. Who waits for longer than an outage may take is given up on, by `code`.
+    /// Pauses the whole lane until then. If its trouble lasts longer than the allowed outage, the lane is given up with `code`.
     pub(super) fn pause(&mut self, run: Box<StartedRow>, until: Mono, code: Option<Code>, now: Mono) {
         let at = run.lane;
         let max_outage = self.max_outage;
@@ -420,7 +420,7 @@ impl Lanes {
     }
 }
 
-/// Why rows of a lane that was given up are not sent, by the code that it was refused with last.
+/// The cause for rows of a lane that was given up, by the code of its last refusal.
 pub(super) fn too_long_away(code: Code) -> Cause {
     let (reason, class) = match code {
         Code::CircuitOpen => (Reason::CircuitOpen, Class::Transient),

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longer lines are not read to their end.
+/// Longer lines are skipped.
 pub(super) const MAX_LINE: usize = 16 << 20;
 
 pub(super) struct LineReader {
     reader: Box<dyn BufRead + Send>,
-    /// Lines read.
+    /// Lines read so far.
     pub number: u64,
     path: PathBuf,
     read: Arc<AtomicU64>,
@@ -32,7 +32,7 @@ pub(super) enum TextLine {
     End,
 }
 
-/// Counts bytes of the input as it is on disk.
+/// Counts bytes of the input as stored, before decompression.
 struct CountingReader<R> {
     inner: R,
     read: Arc<AtomicU64>,
@@ -47,7 +47,7 @@ impl<R: Read> Read for CountingReader<R> {
 }
 
 impl LineReader {
-    /// `-` is stdin. `read` counts the bytes that were taken from it.
+    /// Opens a file, or stdin for `-`. `read` counts the bytes read.
     pub(super) fn open(path: &Path, read: Arc<AtomicU64>) -> anyhow::Result<Self> {
         let source: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
@@ -59,7 +59,7 @@ impl LineReader {
         Ok(Self { reader, number: 0, path: path.to_owned(), read })
     }
 
-    /// Begins with the first line again. Not for stdin, which is gone.
+    /// Starts again with the first line. Not possible for stdin, which cannot be read twice.
     pub(super) fn reopen(&mut self) -> anyhow::Result<()> {
         self.read.store(0, Ordering::Relaxed);
         *self = Self::open(&self.path, Arc::clone(&self.read))?;

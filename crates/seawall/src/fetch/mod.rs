@@ -1,5 +1,4 @@
-//! The `fetch` door: one request for each line of a list, one result for each request, nothing lost. Three threads: one
-//! reads, one sends, one writes.
+//! The `fetch` door: one request for each line of a list, one result for each request. Three threads: one reads, one sends, one writes.
 
 mod call_result;
 mod claim;
@@ -51,9 +50,9 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use worker::{FetchState, FetchStop};
 
-/// Batches of rows that are read ahead.
+/// The batches of rows that are read ahead.
 const READ_AHEAD: usize = 4;
-/// Results that wait to be written.
+/// The most results that wait to be written.
 const UNWRITTEN: usize = 1024;
 
 const AFTER_HELP: &str = "\
@@ -196,11 +195,11 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     progress.clear();
     let mut work = Rc::try_unwrap(work).map_err(|_| anyhow::anyhow!("a worker outlived the run"))?;
     finished.store(ahead.is_finished() && !work.lanes.borrow().stopping, Ordering::Relaxed);
-    // The writer ends when nothing can come any more.
+    // Dropping the channel ends the writer.
     let (nobody, _) = mpsc::channel(1);
     drop(std::mem::replace(&mut work.to, nobody));
     let quarantine = writing.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
-    // What cannot be folded in now stays in the log, where the next run finds it.
+    // The store's log keeps what it cannot merge now; the next run finds it there.
     drop(runtime()?.block_on(plan.store.close()));
     if let Some(logging) = logging {
         work.recorder.stop();
@@ -230,12 +229,12 @@ fn write(output: Output, from: mpsc::Receiver<output::FinishedRow>) -> anyhow::R
     runtime()?.block_on(output.run(from))
 }
 
-/// For one thread.
+/// A runtime for one thread.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }
 
-/// The thread that sends: as many slots as are wanted, and those who feed, wake and watch them.
+/// The sending thread: as many slots as requested, and the tasks that feed, wake and watch them.
 fn send(
     work: &Rc<FetchState>,
     rows: mpsc::Receiver<Vec<input::Read>>,

@@ -1,20 +1,19 @@
-//! What the files of records are called: safe names made of ids, none of them twice. Which rows share a name is decided in the
-//! order of the list, so that every run over it comes to the same names.
+//! Unique, safe file names made of record ids. Names are assigned in the order of the list, so that every run over it gives the same names.
 
 use super::template::encode;
 use sha2::{Digest as _, Sha256};
 
-/// Names that are taken, by seven bits each of a fixed number: memory does not grow with the list. Among ten million names one
-/// in five hundred is taken for taken, and then has its line in it without need.
+/// The set of used names as a Bloom filter with seven bits each, whose size does not grow with the list. With ten million names it has a
+/// false-positive rate of 0.2 %; such a name gets its line as a suffix without need.
 #[derive(Debug)]
 pub(super) struct NameFilter(Vec<u64>);
 
 const WORDS: usize = 1 << 21;
 const BITS_EACH: u64 = 7;
-/// Longer ones are cut, since file systems have names of 255 bytes at most.
+/// Longer names are cut, because file systems allow at most 255 bytes.
 const MAX_NAME: usize = 180;
 const MAX_KEPT: usize = 160;
-/// No id has it in its name: there it would be encoded.
+/// Names made from ids never contain it unencoded.
 const MARK: char = '~';
 
 impl Default for NameFilter {
@@ -24,10 +23,10 @@ impl Default for NameFilter {
 }
 
 impl NameFilter {
-    /// The name of a row's file: what its id makes of it, and its line behind that where an earlier row has that name.
+    /// The name of a row's file: its encoded id, followed by its line if an earlier row has that name.
     pub(super) fn claim(&mut self, id: &str, line: u64, key: u64) -> String {
         let mut name = name(id, line, key);
-        // There are file systems to which two names are one that differ in case.
+        // Some file systems do not distinguish names by case.
         if self.is_taken(&name.to_ascii_lowercase()) {
             name.push(MARK);
             name.push_str(&line.to_string());
@@ -39,7 +38,7 @@ impl NameFilter {
         name.contains(MARK)
     }
 
-    /// Whether it was, before it is now.
+    /// Adds a name; returns whether it was used before.
     fn is_taken(&mut self, name: &str) -> bool {
         let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
         let number = |at: usize| digest[at..at + 8].iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
@@ -56,7 +55,7 @@ impl NameFilter {
     }
 }
 
-/// A name that no id can leave the folder by.
+/// A name made of an id, which cannot lead out of the folder.
 fn name(id: &str, line: u64, key: u64) -> String {
     let id = serde_json::from_str::<String>(id).unwrap_or_else(|_| id.to_owned());
     if id.is_empty() {

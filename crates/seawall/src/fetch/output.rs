@@ -1,5 +1,5 @@
-//! Rows that are over, written down on a thread of its own: first the output, then the journal with its dead letters. A kill
-//! between the two costs a repetition, never a row.
+//! Writes finished rows on a thread of its own: first the output, then the journal with its dead letters. A kill between the two costs a
+//! repetition, never a row.
 
 use super::claim::Claims;
 use super::journal::{Journal, JournalEntry};
@@ -23,44 +23,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// Rows that are written together at most.
+/// The most rows that are written together.
 const BATCH: usize = 1024;
-/// How long rows are gathered before they are written: a pipe's reader does not notice, and a disk does.
+/// The time for which rows are gathered before they are written: too short for a pipe's reader to notice, but it saves disk writes.
 const GATHER: Duration = Duration::from_millis(8);
-/// A piece of the journal has about so many rows, or those of so long.
+/// The rows of one piece of the journal, and the longest time for which they are gathered.
 const PIECE: usize = 512;
 const PIECE_EVERY: Duration = Duration::from_millis(50);
-/// How often the disk is asked whether it has everything.
+/// The interval between syncs to disk.
 const SYNC_EVERY: Nanos = Nanos::from_millis(500);
 
-/// A row, or a page of one, that is over.
+/// A finished row, or a fetched page of one.
 #[derive(Debug)]
 pub(super) struct FinishedRow {
     pub line: u64,
     pub ordinal: u64,
     pub key: u64,
-    /// JSON text; empty where the line number must do.
+    /// JSON text; empty if the line number serves as the id.
     pub id: String,
-    /// What its file is called but for page and kind, where it gets one.
+    /// The name of its file without page and extension, if it gets one.
     pub file: String,
     pub url: String,
-    /// Where pages are followed.
+    /// Present if pages are followed.
     pub page: Option<u32>,
     pub status: Option<u16>,
     pub attempts: u32,
     pub elapsed: Nanos,
     pub end: OutputEnd,
-    /// The letter of an earlier run that this makes out of date.
+    /// The letter of an earlier run that this result makes out of date.
     pub replaces: Option<CallId>,
-    /// The line of the row whose pages or letter it went on from, where that is another one.
+    /// The former line of the row whose pages or letter it continued, if another.
     pub moved_from: Option<u64>,
-    /// Its share of what may wait to be written.
+    /// Its share of the memory for unwritten results.
     pub share: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
 pub(super) enum OutputEnd {
-    /// With where the next page is, if there is one.
+    /// With the place of the next page, if there is one.
     Good(Content, Option<String>),
     Dead(Box<Dead>),
 }
@@ -70,11 +70,11 @@ pub(super) struct Dead {
     pub outcome: &'static str,
     pub cause: Cause,
     pub letter: Option<NewLetter>,
-    /// What is put into quarantine, where the row itself was at fault.
+    /// The body to quarantine, if the row itself was at fault.
     pub suspect: Option<Bytes>,
 }
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 pub(super) enum Sink {
     Stdout,
@@ -86,7 +86,7 @@ pub(super) struct Output {
     pub sink: Sink,
     /// Bytes in the file.
     pub length: u64,
-    /// A file for each record, beside lines that name them.
+    /// The folder for one file per record; the lines then name the files.
     pub folder: Option<PathBuf>,
     pub body_only: bool,
     pub quarantine: Quarantine,
@@ -94,13 +94,13 @@ pub(super) struct Output {
     pub claims: Claims,
     /// Every row of the list has ended.
     pub finished: Arc<AtomicBool>,
-    /// Whether the lines of the journal are still those of the list.
+    /// Whether the journal's lines differ from the list's.
     pub changed: Arc<AtomicBool>,
     pub clock: Clock,
     pub unjournaled: Unjournaled,
 }
 
-/// What is in the output, and not yet in the journal.
+/// Rows that are in the output and not yet in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Unjournaled {
     entry: JournalEntry,
@@ -111,7 +111,7 @@ pub(super) struct Unjournaled {
 }
 
 impl Output {
-    /// Writes until nothing comes any more.
+    /// Writes results until the channel is closed.
     pub(super) async fn run(mut self, mut from: mpsc::Receiver<FinishedRow>) -> anyhow::Result<Quarantine> {
         let (mut batch, mut buffer) = (Vec::with_capacity(BATCH), Vec::with_capacity(1 << 16));
         self.unjournaled.synced = self.clock.now().mono;
@@ -151,7 +151,7 @@ impl Output {
         if self.unjournaled.entry.rows() == 0 {
             self.unjournaled.since = self.clock.now().mono;
         }
-        // Room for others is made once these are written.
+        // Dropping the shares, once the rows are written, frees memory for other results.
         let mut shares = Vec::new();
         for mut done in batch.drain(..) {
             self.line(&done, buffer).context("cannot write the output")?;
@@ -176,13 +176,13 @@ impl Output {
         self.quarantine.flush().context("cannot write to the quarantine file")
     }
 
-    /// Writes down what is in the output. The disk has the output before the journal that says so.
+    /// Records the output's rows in the journal. The output is synced before the journal says so.
     async fn journal(&mut self, is_last: bool) -> anyhow::Result<()> {
         let now = self.clock.now();
         let mut kept = Durability::FromUs;
         if is_last || now.mono.since(self.unjournaled.synced) >= SYNC_EVERY {
             if let Sink::File(file) = &self.sink {
-                // A pipe or a device has no disk to wait for.
+                // A pipe or a device cannot be synced, so the error is ignored.
                 drop(file.sync_data());
             }
             self.unjournaled.synced = now.mono;
@@ -241,7 +241,7 @@ impl Output {
     }
 }
 
-/// What every line begins with.
+/// The beginning of every line.
 fn head(done: &FinishedRow, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::Result<()> {
     to.extend_from_slice(b"{\"id\":");
     if done.id.is_empty() {
@@ -279,7 +279,7 @@ fn body(content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
         Content::Json(json) => {
             let from = to.len();
             to.extend_from_slice(json);
-            // In valid JSON the ends of lines are only ever between values: inside of strings they are escaped.
+            // In valid JSON, raw line ends occur only between values: inside strings they are escaped.
             to[from..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
         }
         Content::Text(text) => serde_json::to_writer(to, std::str::from_utf8(text).unwrap_or_default())?,
@@ -293,7 +293,7 @@ fn body(content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// A body as a file holds it.
+/// A body in the form that a file gets.
 fn bytes(content: &Content) -> Vec<u8> {
     match content {
         Content::Nothing => Vec::new(),

@@ -1,4 +1,4 @@
-//! Collections that come in pages: where the next one is, by the answer's own word or by counting.
+//! Paginated collections: the place of the next page, from the response or by counting.
 
 use super::template::encode;
 use http::HeaderMap;
@@ -10,11 +10,11 @@ use serde_json::Value;
 pub(super) enum Pages {
     /// `Link: <…>; rel="next"` (RFC 8288).
     Link,
-    /// A URL in the answer, or a word for a parameter.
+    /// A URL in the response, or a value for a parameter.
     Next { pointer: String, parameter: Option<String> },
     /// Numbered pages, until one is empty.
     Page { parameter: String, first: u64 },
-    /// Counted items, until a page has fewer than it could.
+    /// Item offsets, until a page is not full.
     Offset { parameter: String, size: u64 },
 }
 
@@ -50,7 +50,7 @@ impl std::str::FromStr for Pages {
     }
 }
 
-/// A page, as far as it says where the next one is.
+/// A page, with the inputs that locate the next one.
 #[derive(Debug)]
 pub(super) struct PageResult<'a> {
     /// The upstream or origin.
@@ -60,12 +60,12 @@ pub(super) struct PageResult<'a> {
     pub number: u32,
     pub headers: &'a HeaderMap,
     pub json: Option<&'a Value>,
-    /// Where the items are; the whole answer where nothing is said.
+    /// The pointer to the items; the whole response if absent.
     pub items: Option<&'a str>,
 }
 
 impl Pages {
-    /// What the first page is asked for by.
+    /// The target of the first page.
     pub(super) fn first(&self, below: &str) -> String {
         match self {
             Self::Link | Self::Next { .. } => below.to_owned(),
@@ -74,7 +74,7 @@ impl Pages {
         }
     }
 
-    /// Whether the page has the member that says where the next one is, if only `null`. `None` where no single member does.
+    /// Whether the page has the member that locates the next one, even if it is `null`. `None` if no single member does.
     pub(super) fn has_next_member(&self, page: &PageResult<'_>) -> Option<bool> {
         match self {
             Self::Next { pointer, .. } if last_element(pointer).is_none() => Some(page.json?.pointer(pointer).is_some()),
@@ -83,7 +83,7 @@ impl Pages {
     }
 
     /// # Errors
-    /// When the page should say where the next one is, and cannot be understood.
+    /// When the page should locate the next one, and cannot be parsed.
     pub(super) fn next(&self, page: &PageResult<'_>) -> Result<Option<String>, String> {
         let next = match self {
             Self::Link => match link(page.headers) {
@@ -128,13 +128,13 @@ impl Pages {
     }
 }
 
-/// A page of a row that later ones are compared with: pages that go in a circle come back to it. Each page with a power of two as
-/// its number becomes the landmark (Brent's algorithm), so a circle is noticed within three times its length.
+/// A page that later ones are compared with, to detect pages in a circle. Each page with a power of two as its number becomes the landmark
+/// (Brent's algorithm), so a circle is detected within three times its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Landmark(Option<String>);
 
 impl Landmark {
-    /// Whether the page behind this one is the landmark.
+    /// Whether the next page is the landmark.
     pub(super) fn is_met_again(&mut self, number: u32, below: &str, next: &str) -> bool {
         if number.is_power_of_two() {
             self.0 = Some(below.to_owned());
@@ -167,7 +167,7 @@ fn at<'a>(json: &'a Value, pointer: &str) -> Result<Option<&'a Value>, String> {
     }
 }
 
-/// What is before and behind the first `-` of a pointer.
+/// The parts of a pointer before and behind its first `-`.
 fn last_element(pointer: &str) -> Option<(&str, &str)> {
     let (start, rest) = pointer.split_once("/-")?;
     if rest.is_empty() || rest.starts_with('/') {
@@ -178,7 +178,7 @@ fn last_element(pointer: &str) -> Option<(&str, &str)> {
     Some((&pointer[..skipped + more.len()], rest))
 }
 
-/// The items of an answer.
+/// The items of a response.
 pub(super) fn items<'a>(json: Option<&'a Value>, pointer: Option<&str>) -> Result<&'a Vec<Value>, String> {
     let json = json.ok_or("the answer is not JSON")?;
     let pointer = pointer.unwrap_or("");
@@ -227,7 +227,7 @@ fn link(headers: &HeaderMap) -> Option<String> {
     None
 }
 
-/// What a reference on a page means. It may not lead away: keys belong to their origin.
+/// Resolves a page's reference to a target. It must stay on the origin, because keys belong to their origin.
 fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> {
     let reference = &*super::route::sendable(reference)?;
     let path = || below.split('?').next().unwrap_or(below);

@@ -1,4 +1,4 @@
-//! From the command line to a run: configuration, store, journal, input and output, in the order in which each may refuse.
+//! Builds a run from the command line: configuration, store, journal, input and output, in the order in which each may refuse.
 
 use super::Args;
 use super::claim::{Claims, underway};
@@ -48,23 +48,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-/// How hosts are treated that no configuration knows: patient, but quick to try again, since most failures of a large batch
-/// are gone in a moment. A host that fails for everybody is left alone for longer and longer.
+/// The policy for hosts without configuration: patient, but quick to retry, because most failures of a large batch are brief. If a host
+/// keeps failing, its breaker stays open longer each time.
 const HOSTS: &str = r#"preset = "generic"
 profile = "fetcher"
 retry = { attempts = 8, backoff = "full-jitter", base = "200ms", cap = "60s" }
 breaker = { per = "upstream", consecutive = 20, open = "5s", open_max = "60s", probes = 2, successes = 1 }
 "#;
 
-/// Everything that a run needs.
+/// The parts of a run.
 pub(super) struct FetchPlan {
     pub reader: InputReader,
     pub output: Output,
     pub recorder: Arc<Recorder>,
-    /// Bytes of the input, where that is known.
+    /// Bytes of the input, if known.
     pub size: Option<u64>,
     pub store: Store,
-    /// What sends, once it is known where results go.
+    /// Creates the sending side from the channel for results.
     pub work: Box<dyn FnOnce(mpsc::Sender<FinishedRow>) -> FetchState>,
 }
 
@@ -158,7 +158,7 @@ fn wanted(args: &Args) -> anyhow::Result<BodyRequest> {
     Ok(BodyRequest { most: usize::try_from(args.max_body).unwrap_or(usize::MAX), schema, items: args.items.clone(), parsed })
 }
 
-/// What tells this run from others: the same command means the same run.
+/// The id of this run: the same command gives the same run.
 fn run(args: &Args) -> RunId {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
     let parts = [
@@ -178,7 +178,7 @@ fn run(args: &Args) -> RunId {
     hasher.finalize().into()
 }
 
-/// What people call it.
+/// The run's name for people.
 pub(super) fn name(run: &RunId) -> String {
     run[..6].iter().fold(String::new(), |mut text, byte| {
         let _: std::fmt::Result = write!(text, "{byte:02x}");
@@ -186,7 +186,7 @@ pub(super) fn name(run: &RunId) -> String {
     })
 }
 
-/// Nothing but the command line tells the run from others.
+/// Whether the run has no path of its own, so that only the command line identifies it.
 pub(super) fn in_a_pipe(args: &Args) -> bool {
     args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none()
 }
@@ -198,7 +198,7 @@ async fn journal(store: Store, run: RunId, args: &Args, now: Wall) -> anyhow::Re
         (false, false) => Again::Everything,
     };
     if in_a_pipe(args) && again == Again::Everything {
-        // Pipes that run side by side are different runs, and nothing of them can be asked for again.
+        // Concurrent pipes are different runs, and none of them can be continued.
         return Ok((Journal::none(store), Earlier::new(again, None), None));
     }
     let length = args.output.as_deref().map(|path| match std::fs::metadata(path) {
@@ -209,7 +209,7 @@ async fn journal(store: Store, run: RunId, args: &Args, now: Wall) -> anyhow::Re
     opened.map_err(|Underway| CommandError { exit: Exit::Failed, message: underway(), hint: None }.into())
 }
 
-/// How the list differs from the one that an earlier run read, where its results have ids or files that tell.
+/// Compares the list with that of an earlier run, if ids or files identify its results.
 async fn edited(args: &Args, reader: &mut InputReader, kept: Option<u64>) -> anyhow::Result<Option<Edited>> {
     let continues = args.resume || args.retry_dead;
     let tells = args.output_dir.is_some() || (kept.is_some() && !args.body_only);
@@ -220,7 +220,7 @@ async fn edited(args: &Args, reader: &mut InputReader, kept: Option<u64>) -> any
         reader.earlier.refuses_changes = tells;
         return Ok(None);
     }
-    // Taken out, because the reader's rows are compared with it.
+    // Taken out, because `find` also borrows the reader.
     let mut earlier = std::mem::replace(&mut reader.earlier, Earlier::new(Again::Everything, None));
     let edited = Edited::find(&mut earlier, reader, tells).await;
     reader.earlier = earlier;
@@ -265,7 +265,7 @@ async fn output(
             file.seek(SeekFrom::Start(length)).with_context(unwritable)?;
         }
         sink = Sink::File(file);
-        // Whatever is in the output from now on, a journal says how much of it counts.
+        // From here on the journal says which part of the output counts, whatever is written.
         let entry = JournalEntry { output: Some(length), changed: earlier.is_changed(), ..JournalEntry::default() };
         journal.append(&entry, Vec::new(), Vec::new(), Durability::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     }
@@ -288,7 +288,7 @@ async fn output(
     })
 }
 
-/// Takes lines out of the output that this run writes anew, and gives those that stay the ids of the list. Returns its length.
+/// Rewrites the output without outdated lines, and gives the others their new ids. Returns its length.
 async fn mended(
     path: &Path,
     before: u64,
@@ -313,7 +313,7 @@ async fn mended(
     Ok(length)
 }
 
-/// The quarantine file that the command names or that is beside its output.
+/// The quarantine file that the command names, or the default beside its output.
 pub(super) fn quarantine(args: &Args) -> Option<PathBuf> {
     match (&args.quarantine, &args.output, &args.output_dir) {
         (Some(path), ..) => Some(path.clone()),
@@ -327,7 +327,7 @@ pub(super) fn quarantine(args: &Args) -> Option<PathBuf> {
     }
 }
 
-/// A rate as the core counts it, with a tenth of a second of burst so that timers need not be exact.
+/// The rate as a limit with a tenth of a second of burst, so that timers need not be exact.
 fn pace(rate: Rate) -> Gcra {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count")]
     let burst = (rate.per_second_f64() / 10.0) as u64;
@@ -345,7 +345,7 @@ fn work(
     recorder: Arc<Recorder>,
     clock: Clock,
 ) -> anyhow::Result<Box<dyn FnOnce(mpsc::Sender<FinishedRow>) -> FetchState>> {
-    // Whoever named the URLs on this machine may reach what the machine may; a configuration's operator decides for others.
+    // Without a configuration, the user's URLs may reach all that this machine may; with one, its operator decides.
     let reach = config.as_ref().map(|config| Reach::new(config.server.allow_private.clone()));
     let live = config
         .map(|mut config| {
@@ -387,12 +387,12 @@ fn work(
     }))
 }
 
-/// The command that does every row which has not ended, without what this one says in secret.
+/// The command that fetches every unfinished row, without this command's secrets.
 pub(super) fn resume_command() -> String {
     again_command().replace(" --retry-dead", " --resume")
 }
 
-/// The command that goes on where this one stopped, without what it says in secret.
+/// The command that continues this run, without its secrets.
 pub(super) fn again_command() -> String {
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte));
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! How far a run is, for people: a bar on a terminal, a line every few seconds elsewhere, and a summary at the end.
+//! The progress of a run, for people: a bar on a terminal, a line every few seconds elsewhere, and a summary at the end.
 
 use super::input::Ahead;
 use super::pages::Pages;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a bar moves, and how often a line is written where there is none.
+/// The intervals at which a bar is redrawn, and at which lines are written instead.
 const MOVES: Duration = Duration::from_millis(200);
 const LINE_EVERY: Nanos = Nanos::from_secs(5);
 
 pub(super) struct ProgressDisplay {
     bar: Option<ProgressBar>,
     ahead: Arc<Ahead>,
-    /// Bytes of the input, where they are known.
+    /// Bytes of the input, if known.
     size: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for ProgressDisplay {
     }
 }
 
-/// Numbers that people want to see.
+/// The numbers that a bar or a line shows.
 struct ProgressNumbers {
     over: u64,
     total: Option<u64>,
@@ -48,7 +48,7 @@ impl ProgressDisplay {
         Self { bar, ahead, size }
     }
 
-    /// Shows how far it is until the run is over.
+    /// Shows the progress until the run is over.
     pub(super) async fn show(&self, work: &FetchState, terminal: &Terminal) {
         let mut said = work.clock.now().mono;
         loop {
@@ -105,7 +105,7 @@ impl ProgressDisplay {
         ProgressNumbers { over, total: self.total(), text }
     }
 
-    /// All rows once the input has been read; before that, as many as its size suggests.
+    /// All rows once the input has been read; before that, an estimate from its size.
     fn total(&self) -> Option<u64> {
         let (rows, bytes) = (self.ahead.rows.load(Ordering::Relaxed), self.ahead.bytes.load(Ordering::Relaxed));
         if self.ahead.over.load(Ordering::Relaxed) {
@@ -118,7 +118,7 @@ impl ProgressDisplay {
     }
 }
 
-/// What a run came to, for people.
+/// Writes the summary of a run.
 pub(super) fn summary(work: &FetchState, ahead: &Ahead, quarantine: Option<&std::path::Path>, terminal: &Terminal) -> std::io::Result<()> {
     let (tally, now) = (work.tally.borrow(), work.clock.now().mono);
     let (waiting, asleep, _) = work.lanes.borrow().counts();
@@ -191,7 +191,7 @@ const fn are(count: u64) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// So many of something, as a person would say it.
+/// A count with its noun in the right number.
 fn counted(count: u64, what: &str) -> String {
     format!("{count} {}", noun(count, what))
 }

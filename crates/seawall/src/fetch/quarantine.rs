@@ -1,24 +1,24 @@
-//! Rows that are at fault themselves: lines that make no request, answers that are not what they should be. They are put
-//! aside with what is wrong with them, and the rest goes on.
+//! Rows that are themselves at fault: invalid lines, and responses that fail a check. They are written to a file with their problems, and
+//! the run continues.
 
 use seawall_server::letter::Cause;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
-/// A file that is made when the first row comes.
+/// A file that is created for the first row.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     pub path: PathBuf,
     file: Option<BufWriter<File>>,
     pub rows: u64,
-    /// The file has been emptied, and goes if no row comes.
+    /// The file has been emptied, and is removed if no row comes.
     is_emptied: bool,
 }
 
 impl Quarantine {
-    /// Empties the file that an earlier run left: its rows are done again, or were not asked for. The claims of the run hold the
-    /// path, so that what is in the file is this run's own.
+    /// Empties an earlier run's file: its rows are fetched again, or were not requested. The run has claimed the path, so that the file is
+    /// its own.
     pub(super) fn new(path: PathBuf) -> io::Result<Self> {
         let is_emptied = std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() > 0);
         if is_emptied {
@@ -27,7 +27,7 @@ impl Quarantine {
         Ok(Self { path, file: None, rows: 0, is_emptied })
     }
 
-    /// No row comes any more.
+    /// Closes the file; removes it if it was emptied and got no row.
     pub(super) fn close(mut self) -> io::Result<Self> {
         self.flush()?;
         let is_link = || std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink());

@@ -1,5 +1,5 @@
-//! What earlier runs left of rows that are not done: dead letters, and the pages that are done. Two rows of a list may be
-//! equal, so each remainder belongs to a line, and only the row of that line ends it.
+//! Remainders from earlier runs of unfinished rows: dead letters, and fetched pages. A list may have equal rows, so each remainder belongs
+//! to a line, and only the row of that line ends it.
 
 use super::journal::JournalEntry;
 use seawall_core::id::CallId;
@@ -8,30 +8,30 @@ use std::collections::HashMap;
 /// The line of remainders from journals that do not name it.
 pub(super) const UNKNOWN_LINE: u64 = 0;
 
-/// What is left of one row.
+/// The remainder of one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remainder {
     pub line: u64,
     /// The row ended as a dead letter.
     pub is_dead: bool,
-    /// `None` where the policy keeps no letters.
+    /// `None` if the policy keeps no letters.
     pub letter: Option<CallId>,
-    /// The last page that is done, and where the next one is.
+    /// The last fetched page, and the place of the next one.
     pub page: Option<(u32, String)>,
 }
 
-/// All of them, by the keys of their rows.
+/// All remainders, by the keys of their rows.
 #[derive(Debug, Default)]
 pub(super) struct Remainders(HashMap<u64, Vec<Remainder>>);
 
-/// Which remainders a row may get that is not on their line.
+/// The remainders that a row may take from other lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RemainderMatch {
-    /// Those of lines that were read before: whatever stands there now is another row.
+    /// From lines that were read before: those now have other rows.
     Line,
-    /// Also dead rows of later lines. Those with pages are where they were.
+    /// Also dead rows of later lines. Rows with pages must be on their own lines.
     Dead,
-    /// All of them: lines mean nothing any more.
+    /// Any: lines do not identify rows any more.
     Key,
 }
 
@@ -48,7 +48,7 @@ impl Remainders {
         self.find(line, key).is_some()
     }
 
-    /// Whether the row of a line has pages and is not done.
+    /// Whether the row of a line has pages and is unfinished.
     pub(super) fn has_pages(&self, (line, key): (u64, u64)) -> bool {
         self.find(line, key).is_some_and(|remainder| remainder.page.is_some())
     }
@@ -91,7 +91,7 @@ impl Remainders {
         }
     }
 
-    /// A dead row without a line is known by its letter alone.
+    /// A dead row without a line is identified by its letter alone.
     fn add_dead(&mut self, key: u64, letter: Option<CallId>, before: Option<CallId>) {
         let remainders = self.0.entry(key).or_default();
         let same = |remainder: &&mut Remainder| {
@@ -122,7 +122,7 @@ impl Remainders {
         Some(removed)
     }
 
-    /// Takes what is left of the row on this line: its own, or that of an equal row which is not where it was.
+    /// Takes the remainder of the row on this line: its own, or that of an equal row which has moved.
     pub(super) fn take(&mut self, (line, key): (u64, u64), is_dead: bool, how: RemainderMatch) -> Option<Remainder> {
         let rank = |remainder: &Remainder| match remainder.line {
             own if own == line => Some(0),
@@ -147,7 +147,7 @@ mod tests {
 
     const KEY: u64 = 5;
 
-    /// Pages that are done, by line.
+    /// Rows with fetched pages, by line.
     fn begun(pages: &[(u64, u32)]) -> Remainders {
         let mut remainders = Remainders::default();
         remainders.add(&JournalEntry {

@@ -1,5 +1,5 @@
-//! An output without lines that are out of date: those of dead rows, which are done again, and those that an edited list has no
-//! place for. The new file takes the place of the old one at once, where a link leads to it, and with its mode.
+//! Rewrites an output without the outdated lines of dead rows, which are fetched again, and of rows that an edited list replaces. The new
+//! file atomically replaces the old one, behind a link if there is one, with the same mode.
 
 use super::edited_list::{Edited, ResultFate};
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// What every line of an output begins with.
+/// The beginning of every line of an output.
 const HEAD: &[u8] = b"{\"id\":";
 
-/// A new file beside another, which goes unless it takes the place of that one.
+/// A temporary file beside another, which is removed unless it replaces that one.
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
@@ -18,13 +18,13 @@ struct Part {
 }
 
 impl Part {
-    /// Makes the file, with the owner and the mode of the other one. No file that is there is touched.
+    /// Creates the file, with the owner and the mode of the other one. Never opens an existing file.
     fn beside(other: &Path) -> io::Result<(Self, File)> {
         let path = other.with_file_name(format!(".seawall-{:016x}.part", seawall_engine::entropy()));
         let file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
         let part = Self { path, is_placed: false };
         let found = std::fs::metadata(other)?;
-        // Only root gives files away, and whoever else writes here owns the new one.
+        // Only root may change the owner; otherwise the new file belongs to the user of this run.
         drop(fchown(&file, Some(found.uid()), Some(found.gid())));
         file.set_permissions(found.permissions())?;
         Ok((part, file))
@@ -34,19 +34,19 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_placed {
-            // A part that stays is in nobody's way.
+            // A leftover temporary file does no harm.
             drop(std::fs::remove_file(&self.path));
         }
     }
 }
 
-/// An output beside the one that it will take the place of.
+/// A rewritten output, ready to replace the original.
 #[derive(Debug)]
 pub(super) struct Mended {
     part: Part,
     path: PathBuf,
     pub length: u64,
-    /// Lines of dead rows left it.
+    /// Lines of dead rows were removed.
     pub without_dead: bool,
     /// Ids or lines were changed because the list was.
     pub relined: bool,
@@ -55,7 +55,7 @@ pub(super) struct Mended {
 }
 
 impl Mended {
-    /// Takes the place of the old one, for good.
+    /// Replaces the old file, durably.
     pub(super) fn replace(mut self) -> io::Result<()> {
         std::fs::rename(&self.part.path, &self.path)?;
         self.part.is_placed = true;
@@ -64,12 +64,12 @@ impl Mended {
     }
 }
 
-/// Writes an output anew: without the lines of dead rows if `drops_dead`, and with the ids of an edited list.
+/// Rewrites an output: without the lines of dead rows if `drops_dead`, and with the ids of an edited list.
 pub(super) fn mend(path: &Path, drops_dead: bool, edited: Option<&Edited>) -> io::Result<Mended> {
     let path = &std::fs::canonicalize(path)?;
     let before = std::fs::metadata(path)?.len();
     let mended = pass(path, drops_dead, edited, false)?;
-    // The journal tells the two apart by their length.
+    // The journal distinguishes the two by their lengths, so pad the new one by a byte.
     if mended.relined && mended.length == before { pass(path, drops_dead, edited, true) } else { Ok(mended) }
 }
 
@@ -113,12 +113,12 @@ fn pass(path: &Path, drops_dead: bool, edited: Option<&Edited>, mut pads: bool) 
     Ok(mended)
 }
 
-/// The id that a line begins with, as it is written there.
+/// The id at the beginning of a line, as it is written.
 fn id(line: &[u8]) -> Option<&str> {
     let rest = line.strip_prefix(HEAD)?;
     let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<serde::de::IgnoredAny>();
     values.next()?.ok()?;
-    // A number ends at the comma behind it.
+    // The offset is before the comma that follows a number.
     std::str::from_utf8(&rest[..values.byte_offset()]).ok()
 }
 

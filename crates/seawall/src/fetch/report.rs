@@ -1,10 +1,10 @@
-//! `--report`: one page that says how a run went, with nothing outside of itself.
+//! `--report`: a self-contained page with the results of a run.
 
 use super::tally::{RunTally, TallyStep};
 use seawall_core::time::{Mono, Wall};
 use std::fmt::Write as _;
 
-/// Points of a chart.
+/// The size of a chart, in points.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 160.0;
 
@@ -41,7 +41,7 @@ fn number(page: &mut String, value: &str, what: &str) {
     let _: std::fmt::Result = write!(page, "<div><b>{value}</b>{what}</div>");
 }
 
-/// Text as it may stand in a page.
+/// Escapes a text for HTML.
 fn text(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

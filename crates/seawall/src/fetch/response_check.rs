@@ -1,5 +1,5 @@
-//! What a good answer holds: JSON, text or bytes, and whether it is what it claims to be. A body that is not is the row's
-//! end, not the run's.
+//! Checks the body of a successful response: JSON, text or bytes, and whether it matches its type and schema. A bad body ends its row, not
+//! the run.
 
 use super::pages::items;
 use bytes::Bytes;
@@ -13,15 +13,15 @@ use seawall_server::letter::Cause;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-/// A body as it is written.
+/// A body in the form in which it is written.
 #[derive(Debug)]
 pub(super) enum Content {
     Nothing,
-    /// Valid, as it came.
+    /// Valid JSON, as received.
     Json(Bytes),
     Text(Bytes),
     Binary(Bytes),
-    /// Each a JSON text.
+    /// JSON texts.
     Items(Vec<String>),
 }
 
@@ -35,17 +35,17 @@ impl Content {
     }
 }
 
-/// What is asked of bodies.
+/// The requirements for bodies.
 #[derive(Debug)]
 pub(super) struct BodyRequest {
     pub most: usize,
     pub schema: Option<Schema>,
     pub items: Option<String>,
-    /// Somebody looks into the JSON.
+    /// The schema, items or pages need the parsed JSON.
     pub parsed: bool,
 }
 
-/// A body that is not what it should be, and what there was of it. Both may repeat what the upstream was told in confidence.
+/// A body that failed its check, and the reason. Both may repeat secrets that were sent to the upstream.
 #[derive(Debug)]
 pub(super) struct Unfit {
     code: &'static str,
@@ -54,7 +54,7 @@ pub(super) struct Unfit {
 }
 
 impl Unfit {
-    /// Why the row ends, and its body, without what the mask hides.
+    /// The cause of the row's end, and the body, both masked.
     pub(super) fn masked(self, mask: &Mask) -> (Cause, Bytes) {
         let reason = Reason::PermanentFailure.as_str().to_owned();
         let cause = Cause { class: Class::Permanent, reason, code: self.code.to_owned(), detail: mask.words(self.detail.as_bytes()) };
@@ -63,11 +63,11 @@ impl Unfit {
 }
 
 impl BodyRequest {
-    /// The body, looked at; and its JSON where somebody needs it.
+    /// Checks the body; returns its content, and its JSON if that is needed.
     pub(super) fn look(&self, headers: &HeaderMap, body: Relay, mask: &Mask) -> Result<(Content, Option<Value>), Box<Unfit>> {
         let body = match body {
             Relay::Empty => Bytes::new(),
-            // An upstream that repeats its key would write it into the output.
+            // Masked, because an upstream that echoes its key would write it into the output.
             Relay::Full(bytes) if bytes.len() <= self.most => mask.body(&bytes),
             Relay::Full(_) | Relay::Stream(_) => {
                 return Err(unfit("too_large", format!("the body is longer than {} bytes", self.most), Bytes::new()));
@@ -97,7 +97,7 @@ pub(super) fn unfit(code: &'static str, detail: String, body: Bytes) -> Box<Unfi
     Box::new(Unfit { code, detail, body })
 }
 
-/// What claims to be JSON must be; what claims nothing may be.
+/// A body with a JSON type must be JSON; a body without a type may be.
 fn read(headers: &HeaderMap, body: &Bytes) -> Result<Content, String> {
     if body.is_empty() {
         return Ok(Content::Nothing);

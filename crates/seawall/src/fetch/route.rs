@@ -1,4 +1,4 @@
-//! Where a row goes: the upstream whose URL its own begins with, the one that was named, or its origin by itself.
+//! The destination of a row: the upstream whose URL is a prefix of the row's, the upstream that was named, or the origin itself.
 
 use super::template::encode;
 use seawall_core::config::Config;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Routes {
     upstreams: Vec<(Arc<str>, Base)>,
-    /// Takes rows that are only a path.
+    /// The upstream for rows that are only a path.
     named: Option<Arc<str>>,
     /// The origin of the row before: most lists have few.
     last: Arc<str>,
@@ -17,7 +17,7 @@ pub(super) struct Routes {
 
 impl Routes {
     /// # Errors
-    /// When the upstream that was named is not configured.
+    /// When the named upstream is not configured.
     pub(super) fn new(config: Option<&Config>, named: Option<&str>) -> Result<Self, String> {
         let upstreams: Vec<(Arc<str>, Base)> = config
             .map(|config| config.upstreams.iter().map(|upstream| (Arc::from(upstream.name.as_str()), upstream.url.clone())).collect())
@@ -32,7 +32,7 @@ impl Routes {
         Ok(Self { upstreams, named, last: Arc::from("") })
     }
 
-    /// The lane of a URL or path, and what is asked for there.
+    /// The lane of a URL or path, and the request target there.
     ///
     /// # Errors
     /// When it is neither a URL nor a path of a named upstream.
@@ -55,7 +55,7 @@ impl Routes {
         Ok((Arc::clone(&self.last), path))
     }
 
-    /// The upstream whose URL is the longest beginning of this one.
+    /// The upstream whose URL is the longest prefix of this one.
     fn configured(&self, origin: &str, path: &str) -> Option<(Arc<str>, String)> {
         let base = Base::parse(origin).ok()?;
         let fitting = self.upstreams.iter().filter(|(_, url)| url.same_origin(&base));
@@ -64,16 +64,15 @@ impl Routes {
     }
 }
 
-/// What of a path is below an upstream's base path; nothing or a query where it is that path. `/v10` is not below `/v1`.
+/// The part of a path below an upstream's base path; empty or a query if it is that path. `/v10` is not below `/v1`.
 pub(super) fn below<'a>(base: &Base, path: &'a str) -> Option<&'a str> {
     path.strip_prefix(&*base.path).filter(|rest| base.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']))
 }
 
-/// What people write into lists, and servers into links, as it may stand in a request: spaces and letters of other scripts
-/// are escaped, and a fragment is left out.
+/// A URL or path from a list or a link in a form that can be sent: spaces and letters outside ASCII are escaped, and a fragment is dropped.
 ///
 /// # Errors
-/// When it has control characters, which nobody means.
+/// When it has control characters, which are a mistake.
 pub(super) fn sendable(target: &str) -> Result<String, String> {
     if target.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return Err("a URL has no control characters".to_owned());

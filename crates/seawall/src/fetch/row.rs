@@ -1,4 +1,4 @@
-//! One row of a batch: what is asked for, and which line of the input asked for it.
+//! One row of a batch: its request, and its line in the input.
 
 use bytes::Bytes;
 use seawall_engine::mask::Mask;
@@ -9,26 +9,26 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InputRow {
-    /// Of the input, from 1.
+    /// The line in the input, from 1.
     pub line: u64,
-    /// Rows before this one that this run reads too.
+    /// The number of this row among all that this run reads, from 0.
     pub ordinal: u64,
-    /// What tells it from other rows, in this run and the next.
+    /// Identifies the row, in this run and the next.
     pub key: u64,
-    /// JSON text; empty where the line number must do.
+    /// JSON text; empty if the line number serves as the id.
     pub id: String,
-    /// What its file is called but for page and kind; empty where it gets none.
+    /// The name of its file without page and extension; empty if it gets none.
     pub file: String,
     /// An upstream's name, or the origin of a URL.
     pub lane: Arc<str>,
     pub method: String,
-    /// What is asked for below the upstream or origin.
+    /// The target below the upstream or origin.
     pub below: String,
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
 }
 
-/// A line that asks for nothing that could be sent.
+/// A line without a request that can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadRow {
     pub line: u64,
@@ -40,7 +40,7 @@ pub(super) struct BadRow {
 }
 
 impl InputRow {
-    /// The same row has the same key in every run, wherever in the input it stands.
+    /// The key of a row: the same in every run, wherever in the input the row is.
     pub(super) fn key(id: &str, lane: &str, method: &str, below: &str, body: &[u8]) -> u64 {
         let mut hasher = Sha256::new();
         for part in [id.as_bytes(), lane.as_bytes(), method.as_bytes(), below.as_bytes(), body] {
@@ -51,19 +51,19 @@ impl InputRow {
         u64::from_be_bytes([digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7]])
     }
 
-    /// Hides what the upstream is told in confidence: our credentials, and the row's own.
+    /// Masks the secrets that the upstream receives: our credentials, and the row's own.
     pub(super) fn mask(&self, upstream: &LiveUpstream) -> Mask {
         let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         letter::own_mask(Some(upstream)).and_request(headers, &self.below)
     }
 
-    /// What it takes in memory, roughly.
+    /// Its approximate size in memory.
     pub(super) fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
         size_of::<Self>() + self.id.len() + self.file.len() + self.below.len() + self.method.len() + self.body.len() + headers
     }
 
-    /// Appends it to a spill, but for its lane, which is the spill's.
+    /// Serialises it for a spill, without its lane, which is the spill's.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         for number in [self.line, self.ordinal, self.key, as_u64(self.headers.len())] {
             to.extend_from_slice(&number.to_le_bytes());
@@ -76,7 +76,7 @@ impl InputRow {
         }
     }
 
-    /// Reads what `write` wrote, and how many bytes that were; `None` where some of them are missing.
+    /// Parses the output of `write`, and returns its length; `None` if bytes are missing.
     pub(super) fn read(from: &[u8], lane: &Arc<str>) -> Option<(Self, usize)> {
         let mut rest = from;
         let (line, ordinal, key, pairs) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);

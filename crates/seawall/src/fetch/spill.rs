@@ -1,5 +1,5 @@
-//! Rows of one lane that wait on disk: first in, first out, in a temporary file, so that a lane may be as long as the
-//! input while memory stays what it is.
+//! Rows of one lane that wait on disk: first in, first out, in a temporary file, so that a lane may be as long as the input in constant
+//! memory.
 
 use super::row::InputRow;
 use std::fs::File;
@@ -14,13 +14,13 @@ const PIECE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Spill {
     file: File,
-    /// Bytes of the file that are rows, and that have been read.
+    /// Bytes written to the file, and bytes read from it.
     written: u64,
     read: u64,
-    /// Read from the file, from `at` on not yet taken.
+    /// Bytes read from the file; those before `at` have been taken.
     head: Vec<u8>,
     at: usize,
-    /// Not yet in the file.
+    /// Bytes not yet in the file.
     tail: Vec<u8>,
     rows: u64,
 }

@@ -1,12 +1,12 @@
-//! What a run came to, in numbers of bounded size: outcomes, retries, latencies, hosts, and how it went over time.
+//! The statistics of a run, in bounded memory: outcomes, retries, latencies, hosts, and the course over time.
 
 use seawall_core::record::{AttemptOutcome, Decision, Reason};
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
 
-/// Hosts and reasons that are told apart; the rest share a line.
+/// The most hosts and reasons with a line of their own; the rest share a line.
 const MAX_NAMES: usize = 500;
-/// Bad lines that are shown.
+/// The most invalid lines that are shown.
 const MAX_BAD: usize = 20;
 /// Steps of time; when there are more, each becomes twice as long.
 const MAX_STEPS: usize = 240;
@@ -41,12 +41,12 @@ pub(super) struct RunTally {
     /// Rows that needed more than one attempt and succeeded.
     pub healed: u64,
     pub quarantined: u64,
-    /// Rows that may not go where they lead.
+    /// Rows whose destination is out of reach.
     pub prohibited: u64,
     pub bad_lines: u64,
-    /// The first of them, and what is wrong with each.
+    /// The first of them, each with its problem.
     pub bad: Vec<String>,
-    /// First pages of rows that have the member for the next page, and those that do not.
+    /// First pages with and without the member for the next page.
     pub with_next: u64,
     pub without_next: u64,
     pub bytes: u64,
@@ -109,7 +109,7 @@ impl RunTally {
         self.steps[at].add(what);
     }
 
-    /// Counts attempts, but for refusals by a breaker, which are none. Returns how many they are.
+    /// Counts attempts without refusals by a breaker, which sent nothing. Returns the number of attempts.
     pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, AttemptOutcome)], now: Mono) -> u32 {
         let mut sent = 0;
         for (_, attempt) in attempts.iter().filter(|(_, attempt)| attempt.reason != Reason::CircuitOpen) {
@@ -122,7 +122,7 @@ impl RunTally {
         sent
     }
 
-    /// Counts sends that replaced a dead connection. They are no retries, but the upstream may have seen them.
+    /// Counts sends that replaced a dead connection. They are no retries, but the upstream may have received them.
     pub(super) fn resends(&mut self, host: &str, resends: u32, now: Mono) {
         if resends > 0 {
             self.count(host, now, TallyStep { attempts: u64::from(resends), ..TallyStep::default() });
@@ -137,7 +137,7 @@ impl RunTally {
         }
     }
 
-    /// A row has its first page.
+    /// Counts the first page of a row.
     pub(super) const fn first_page(&mut self, has_next: bool) {
         if has_next {
             self.with_next += 1;
@@ -146,7 +146,7 @@ impl RunTally {
         }
     }
 
-    /// A line that asks for nothing that could be sent.
+    /// Counts a line without a request that can be sent.
     pub(super) fn bad_line(&mut self, what: String) {
         self.bad_lines += 1;
         if self.bad.len() < MAX_BAD {
@@ -181,7 +181,7 @@ impl Default for Latencies {
     }
 }
 
-/// The shortest that is told apart.
+/// The upper end of the first bucket.
 const LEAST_MS: f64 = 0.02;
 const GROWTH: f64 = 1.125;
 
@@ -194,7 +194,7 @@ impl Latencies {
         self.count += 1;
     }
 
-    /// In milliseconds; nothing where there was nothing.
+    /// In milliseconds; `None` without samples.
     pub(super) fn percentile(&self, share: f64) -> Option<f64> {
         let mut seen = 0.0;
         let wanted = share * self.count as f64;
@@ -205,7 +205,7 @@ impl Latencies {
         Some(LEAST_MS * GROWTH.powf(at as f64 + 0.5))
     }
 
-    /// Upper ends in milliseconds and counts, from the first that has any to the last.
+    /// Upper ends in milliseconds and counts, from the first bucket with samples to the last.
     pub(super) fn shape(&self) -> Vec<(f64, u32)> {
         let first = self.buckets.iter().position(|bucket| *bucket > 0).unwrap_or(0);
         let last = self.buckets.iter().rposition(|bucket| *bucket > 0).map_or(first, |last| last + 1);

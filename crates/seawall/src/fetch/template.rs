@@ -1,5 +1,5 @@
-//! `https://api.example.com/items/{id}`: a URL with places that each row fills. Values are percent-encoded, so that none
-//! can change what is around it.
+//! `https://api.example.com/items/{id}`: a URL with placeholders that each row fills. Values are percent-encoded, so that none can change
+//! the URL around it.
 
 #[derive(Clone, Debug)]
 pub(super) struct Template(Vec<TemplatePiece>);
@@ -12,7 +12,7 @@ enum TemplatePiece {
 
 impl Template {
     /// # Errors
-    /// When a brace is left open, or nothing is named.
+    /// When a brace is not closed, or a placeholder has no name.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (mut pieces, mut rest) = (Vec::new(), text);
         while let Some((before, behind)) = rest.split_once('{') {
@@ -43,7 +43,7 @@ impl Template {
     }
 }
 
-/// Writes a text so that only `plain` bytes stand for themselves.
+/// Percent-encodes all bytes except `plain` ones.
 pub(super) fn encode(text: &str, to: &mut String, plain: impl Fn(u8) -> bool) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {

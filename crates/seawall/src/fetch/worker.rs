@@ -1,5 +1,5 @@
-//! Sends rows: as many at a time as are wanted, each driven by the call machine until it ends or has to wait. A row that
-//! waits holds no slot; what concerns its whole host makes its whole lane wait.
+//! Sends rows: as many concurrently as requested, each driven by the call machine until it ends or has to wait. A waiting row holds no
+//! slot; a pause of its host pauses its whole lane.
 
 use super::call_result::{finished_row, rejected_key};
 use super::dead_letter::dead_letter;
@@ -41,25 +41,24 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-/// Bodies up to this size are not counted against what may wait to be written: their number is bounded.
+/// Bodies up to this size do not count against the memory for unwritten results, because their number is bounded.
 const SMALL: usize = 16 * 1024;
-/// Kibibytes of larger bodies that may wait to be written.
+/// The most kibibytes of larger bodies that wait to be written.
 pub(super) const MAX_UNWRITTEN: usize = 32 * 1024;
-/// Pages that one row may have.
+/// The most pages of one row.
 const MAX_PAGES: u32 = 1_000_000;
 
-/// Why a run stops before its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FetchStop {
     Interrupted,
-    /// An upstream does not accept who we are.
+    /// An upstream rejects our credentials.
     Unauthorized(String),
-    /// Whoever takes the results is gone, and says why itself.
+    /// The receiver of the results is gone, and reports the reason itself.
     NoOutput,
     Failed(String),
 }
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Debug)]
 pub(super) struct FetchState {
     pub clock: Clock,
@@ -68,13 +67,13 @@ pub(super) struct FetchState {
     pub recorder: Arc<Recorder>,
     pub live: Option<Live>,
     pub adhoc: AdHoc,
-    /// For upstreams that are configured, and for other URLs.
+    /// For configured upstreams, and for other URLs.
     pub sending: Sending,
     pub outside: Sending,
     pub wanted: BodyRequest,
     pub pages: Option<Pages>,
     pub fail_fast_auth: bool,
-    /// What the run is called, in dead letters too.
+    /// The run's name, also in dead letters.
     pub name: String,
     pub caller: Arc<str>,
     pub agent: HeaderValue,
@@ -85,13 +84,13 @@ pub(super) struct FetchState {
     /// Results that wait for those before them.
     pub held: RefCell<std::collections::BTreeMap<u64, FinishedRow>>,
     pub stop: RefCell<Option<FetchStop>>,
-    /// Rings for workers, for whoever watches the time, and for whoever reads.
+    /// Wakes the workers, the timer task, and the feeding task.
     pub rows: Notify,
     pub timer: Notify,
     pub hungry: Notify,
 }
 
-/// What an attempt or more came to.
+/// The result of driving the call machine.
 enum AttemptEnd {
     Aside(Deferred),
     Ended(Box<Finished>, Option<UpstreamResponse>, Option<Masked>),
@@ -107,7 +106,7 @@ impl FetchState {
         self.timer.notify_one();
     }
 
-    /// Takes rows from the reader for as long as any are wanted.
+    /// Takes rows from the reader while more are wanted.
     pub(super) async fn feed(&self, mut from: mpsc::Receiver<Vec<Read>>) {
         while !self.lanes.borrow().stopping {
             if !self.lanes.borrow().is_hungry() {
@@ -131,7 +130,7 @@ impl FetchState {
         self.rows.notify_waiters();
     }
 
-    /// Wakes rows and lanes when their time comes.
+    /// Wakes rows and lanes at their times.
     pub(super) async fn watch(&self) {
         while !self.lanes.borrow().stopping {
             let next = self.lanes.borrow().next_wake();
@@ -150,9 +149,10 @@ impl FetchState {
         }
     }
 
-    /// One slot: sends row after row until nothing is left.
+    /// One slot: sends row after row until none is left.
     pub(super) async fn slot(&self) {
         loop {
+            // Created before the lanes are asked, so that a `notify_waiters` in between is not lost.
             let rows = self.rows.notified();
             let now = self.clock.now();
             let next = match self.lanes.borrow_mut().take(now.mono) {
@@ -224,7 +224,7 @@ impl FetchState {
             return self.lanes.borrow_mut().leave(lane);
         }
         loop {
-            // Checked for each page: where the next one is, is the upstream's word.
+            // Checked for each page, because the upstream chooses the place of the next one.
             let target = match to.request_target(&run.row.below) {
                 Ok(target) => target,
                 Err(bad) => {
@@ -250,7 +250,7 @@ impl FetchState {
         self.lanes.borrow_mut().leave(lane);
     }
 
-    /// Drives the call machine until it ends or wants to wait.
+    /// Drives the call machine until it ends or has to wait.
     async fn send(&self, run: &mut StartedRow, to: &Destination, target: RequestTarget) -> AttemptEnd {
         let began = self.clock.now();
         let nothing = HeaderMap::new();
@@ -262,7 +262,7 @@ impl FetchState {
             keyed: run.row.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")),
             at_cost: to.endpoint.plan.at_cost.allows(run.row.below.split('?').next().unwrap_or(""), || None),
             replayable: true,
-            // What its host has everybody wait is not the row's own time, so the row's time is counted here.
+            // The row's own time excludes pauses of its host, so it is counted here instead.
             deadline: None,
             patient: true,
         };
@@ -315,7 +315,7 @@ impl FetchState {
         }
     }
 
-    /// Counts what was sent since the history had `known` attempts. The attempts of the row include all of its resends then.
+    /// Counts sends since the history had `known` attempts. The row's attempts then include all of its resends.
     fn count_sends(&self, run: &mut StartedRow, known: usize, drove: &mut Driven, now: Mono) {
         let mut tally = self.tally.borrow_mut();
         let counted = tally.attempts(&run.row.lane, &run.history[known..], now);
@@ -334,7 +334,7 @@ impl FetchState {
         let mut headers = HeaderMap::with_capacity(row.headers.len() + 2);
         headers.insert(USER_AGENT, self.agent.clone());
         for (name, value) in &row.headers {
-            // The reader has let only those through that can be sent.
+            // The reader has rejected headers that cannot be sent.
             if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
                 if name == USER_AGENT {
                     headers.insert(name, value)
@@ -346,7 +346,7 @@ impl FetchState {
         headers
     }
 
-    /// A row has to wait: by itself for its next attempt, or with its whole lane.
+    /// Lets a row wait: alone for its next attempt, or with its whole lane.
     async fn aside(&self, mut run: Box<StartedRow>, to: &Destination, aside: Deferred) {
         run.progress = aside.progress;
         let now = aside.at.mono;
@@ -375,7 +375,7 @@ impl FetchState {
         self.timer.notify_one();
     }
 
-    /// Whether the row goes on, with its next page.
+    /// Handles the end of a call. Returns whether the row continues with its next page.
     async fn ended(
         &self,
         run: &mut Box<StartedRow>,
@@ -390,7 +390,7 @@ impl FetchState {
             let said = answer.map(|answer| run.row.mask(&to.upstream).words(answer.seen()));
             let detail = detail.or(said).unwrap_or_else(|| letter::fault_words(ended.fault));
             let cause = Cause::of(&ended.finish, &run.history, detail);
-            // What the engine found unfit by the policy's own schema is suspect as well, but nothing of it was kept.
+            // The policy's own schema may reject a response too. Then its row is suspect, but its body was not kept.
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
             self.tally.borrow_mut().prohibited += u64::from(ended.fault == Some(Fault::OUT_OF_REACH));
             if cause.class == Class::Auth && self.fail_fast_auth {
@@ -411,7 +411,7 @@ impl FetchState {
         }
     }
 
-    /// The content of a good answer, and where the next page is.
+    /// The content of a good response, and the place of the next page.
     fn good(&self, run: &mut StartedRow, to: &Destination, answer: UpstreamResponse) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
@@ -470,7 +470,7 @@ impl FetchState {
         true
     }
 
-    /// A row is given up on.
+    /// Ends a row as a dead letter.
     async fn dead(&self, run: &StartedRow, to: Option<&Destination>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
         let now = self.clock.now();
         let elapsed = now.mono.since(run.started.mono);
@@ -496,7 +496,7 @@ impl FetchState {
         self.emit(done).await;
     }
 
-    /// A line that made no row.
+    /// Ends an invalid line.
     async fn refuse(&self, bad: BadRow, before: EarlierRow) {
         let started = self.clock.now();
         let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
@@ -535,7 +535,7 @@ impl FetchState {
         }));
     }
 
-    /// Room for a large body among those that wait to be written.
+    /// Waits for memory for a large body among the unwritten results.
     async fn share(&self, size: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
         if size <= SMALL {
             return None;
@@ -544,7 +544,7 @@ impl FetchState {
         Arc::clone(&self.unwritten).acquire_many_owned(kibibytes).await.ok()
     }
 
-    /// Hands a result over, in its turn where turns count.
+    /// Sends a result to the writer, in order if the output is ordered.
     async fn emit(&self, done: FinishedRow) {
         if self.lanes.borrow().ordered.is_none() {
             return self.hand_over(done).await;

@@ -1,4 +1,4 @@
-//! Journals on a real store: what is believed, what is done over, and what a changed list costs.
+//! Journals on a real store: which pieces count, which rows are repeated, and the cost of a changed list.
 
 use super::super::input::{EarlierRow, Read};
 use super::super::row::BadRow;
@@ -7,7 +7,7 @@ use seawall_store::location::Location;
 
 const RUN: RunId = [3; 32];
 
-/// A store of its own, and what must live as long as it does.
+/// A store of its own, and the folder that must outlive it.
 async fn store() -> (Store, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     (Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap(), folder)
@@ -21,12 +21,12 @@ async fn append(journal: &mut Journal, entry: JournalEntry) {
     journal.append(&entry, Vec::new(), Vec::new(), Durability::FromUs, Wall(0)).await.unwrap();
 }
 
-/// Rows of these keys in the lines from 1 on; what is done has its line as its key times a hundred.
+/// Finished rows on these lines; each key is its line times a hundred.
 fn done(output: u64, lines: impl IntoIterator<Item = u64>) -> JournalEntry {
     JournalEntry { output: Some(output), done: lines.into_iter().map(|line| (line, line * 100)).collect(), ..JournalEntry::default() }
 }
 
-/// The keys among those in the lines from 1 on that are to be done.
+/// The keys among those on the lines from 1 on that a run would fetch.
 async fn todo(earlier: &mut Earlier, keys: &[u64]) -> Vec<u64> {
     let mut left = Vec::new();
     let row = |(line, key): (u64, &u64)| BadRow { line, ordinal: 0, key: *key, text: String::new(), why: String::new() };
@@ -87,7 +87,7 @@ async fn rows_of_a_changed_list_are_known_by_what_they_ask_for() {
     let (mut journal, ..) = open(&store, Again::Everything, None).await;
     append(&mut journal, done(10, 1..=400)).await;
     drop(journal);
-    // One is gone, two changed places, one is new and one is there twice.
+    // One row is removed, two swap places, one is new and one occurs twice.
     let mut list: Vec<u64> = hundreds((1..=400).filter(|line| *line != 150));
     list.swap(200, 380);
     list.insert(290, 7);
@@ -95,7 +95,7 @@ async fn rows_of_a_changed_list_are_known_by_what_they_ask_for() {
     let (mut journal, mut earlier, _) = open(&store, Again::Unfinished, Some(10)).await;
     assert_eq!(todo(&mut earlier, &list).await, [7, 100]);
     assert!(earlier.is_changed());
-    // From now on lines mean nothing, whatever the list becomes.
+    // From now on lines do not count, whatever the list becomes.
     append(&mut journal, JournalEntry { changed: true, done: vec![(291, 7)], ..done(11, []) }).await;
     drop(journal);
     let (_journal, mut earlier, _) = open(&store, Again::Unfinished, Some(11)).await;
