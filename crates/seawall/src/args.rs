@@ -1,4 +1,4 @@
-//! Arguments that several doors take.
+//! Arguments that several doors share.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ pub(crate) struct ConfigArg {
     pub path: Option<PathBuf>,
 }
 
-/// A header as it is written on a command line.
+/// Parses a header from a command line.
 pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("write it as 'NAME: VALUE'")?;
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))

@@ -1,4 +1,4 @@
-//! The `check` door: is the file valid, what will it do, and what should its author know?
+//! The `check` door: validates a file, predicts its effect, and warns its author.
 
 use crate::args::ConfigArg;
 use crate::exit::{CommandError, Exit};
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(if args.strict && !warnings.is_empty() { Exit::Findings } else { Exit::Done })
 }
 
-/// A file that cannot be used: problems as data where data was asked for.
+/// Reports a file that cannot be used: as JSON if that was requested.
 fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let problems = match (error.downcast_ref::<Invalid>(), error.downcast_ref::<CommandError>()) {
         (Some(invalid), _) if args.json => figures::problems(invalid),

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and which door it opens.
+//! The command line: all commands, and the door that each opens.
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};

@@ -1,4 +1,4 @@
-//! The `config` door: write a file to start from, describe the format, show presets and resolved values.
+//! The `config` door: writes a starter file, describes the format, shows presets and resolved values.
 
 use crate::args::ConfigArg;
 use crate::exit::{CommandError, Exit};

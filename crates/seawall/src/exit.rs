@@ -1,4 +1,4 @@
-//! How the program ends. Scripts depend on these numbers.
+//! The program's exit codes. Scripts depend on these numbers.
 
 use seawall_server::Stopped;
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ pub(crate) enum Exit {
     Usage = 2,
     /// Finished, but some rows ended as dead letters.
     DeadLetters = 3,
-    /// `check --strict` or `sim --assert` found something.
+    /// `check --strict` or `sim --assert` reports a finding.
     Findings = 4,
-    /// An upstream does not accept who we are.
+    /// An upstream rejects our credentials.
     Unauthorized = 5,
-    /// Nothing answers at the address of the admin port.
+    /// No server responds at the address of the admin port.
     NoSeawall = 10,
-    /// The store cannot be opened or does not answer.
+    /// The store cannot be opened or does not respond.
     StoreUnavailable = 11,
     InvalidConfig = 78,
     Interrupted = 130,
@@ -38,7 +38,7 @@ impl From<Stopped> for Exit {
     }
 }
 
-/// An error that ends the program with a code of its own, and a way out for the reader.
+/// An error with an exit code of its own, and a hint for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct CommandError {
@@ -52,7 +52,7 @@ impl CommandError {
         Self { exit: Exit::Usage, message: message.into(), hint: None }
     }
 
-    /// Bad usage unless it holds.
+    /// Returns a usage error unless the condition holds.
     pub(crate) fn unless(holds: bool, message: impl FnOnce() -> String) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self::usage(message())) }
     }

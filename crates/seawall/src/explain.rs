@@ -1,5 +1,5 @@
-//! The `explain` door: a dry run of the pipeline for one imagined result. The call machine itself decides; this only
-//! feeds it and tells what it said.
+//! The `explain` door: a dry run of the pipeline for one hypothetical result. The call machine itself decides; this module only feeds it
+//! and reports its decisions.
 
 use crate::args::{ConfigArg, header};
 use crate::exit::{CommandError, Exit};
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The upstream that a gateway path or an absolute URL belongs to, and the path below its base.
+/// The upstream of a gateway path or an absolute URL, and the path below its base.
 fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<UpstreamConfig>, String)> {
     if let Ok(base) = Base::parse_callback(url) {
         let own = config.upstreams.iter().filter(|upstream| upstream.url.same_origin(&base));
@@ -113,7 +113,7 @@ fn find_by_path<'c>(config: &'c Config, path: &str, asked: &str) -> anyhow::Resu
         .into())
 }
 
-/// What is left of `path` below `base`, where it is below it.
+/// The rest of `path` below `base`; `None` if it is not below it.
 fn below(path: &str, base: &str) -> Option<String> {
     let rest = path.strip_prefix(base)?;
     match rest {
@@ -123,7 +123,7 @@ fn below(path: &str, base: &str) -> Option<String> {
     }
 }
 
-/// What the machine decided, and how long it could make the caller wait.
+/// The machine's decision, and the longest time that it could make the caller wait.
 struct DryRun {
     verdict: Classification,
     attempt: AttemptOutcome,
@@ -131,8 +131,8 @@ struct DryRun {
     wait: (Nanos, Nanos),
 }
 
-/// Drives a call through fresh state to its first result: whether it would be admitted is not what was asked.
-/// Waits are drawn often enough to show their range.
+/// Drives a call through fresh state to its first result, because the question is not whether it would be admitted. Draws enough waits to
+/// show their range.
 fn dry_run(
     config: &Config,
     upstream: &UpstreamConfig,
@@ -185,7 +185,7 @@ fn once(
             Action::Wait { .. } | Action::Refresh => break,
             Action::Finish(_) => break,
         };
-        // A rotated key is sent at once; the first decision is what was asked about.
+        // A rotated key is sent at once, but the question is about the first decision.
         if call.progress().attempts == 1
             && matches!(action, Action::Ask(seawall_core::call::Ask::Permit { .. } | seawall_core::call::Ask::Key { .. }))
         {
@@ -224,7 +224,7 @@ impl Explanation<'_> {
         }
     }
 
-    /// What the caller ends up with if nothing changes, in a phrase.
+    /// The caller's result if nothing changes, in a phrase.
     fn caller_gets(&self) -> String {
         match self.dry.outcome {
             None => "whatever the next attempt brings".to_owned(),

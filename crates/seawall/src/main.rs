@@ -1,4 +1,4 @@
-//! The program: parses the command line and hands over to one door.
+//! The program: parses the command line and calls one door.
 
 mod args;
 mod check;
@@ -19,7 +19,7 @@ mod terminal;
 use clap::Parser as _;
 use std::process::ExitCode;
 
-/// Many small, short-lived allocations per request: the system's allocator is a tenth of the CPU there.
+/// Each request makes many small, short-lived allocations: with the system's allocator they take a tenth of the CPU.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

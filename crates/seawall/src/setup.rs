@@ -1,4 +1,4 @@
-//! The composition root, and the only reader of the environment: finds the configuration file and what it refers to.
+//! The composition root, and the only reader of the environment: finds the configuration file and the files it refers to.
 
 use crate::exit::{CommandError, Exit};
 use crate::terminal::Terminal;
@@ -16,7 +16,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file given, or the first of the usual places that exists.
+/// Returns the given file, or the first of the usual places that exists.
 pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = given {
         return Ok(path.to_owned());
@@ -34,7 +34,7 @@ pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
         .into())
 }
 
-/// As `load`, but nothing where no file is given and none is in the usual places.
+/// As `load`, but `None` if no file is given and none is in the usual places.
 pub(crate) fn load_if_any(given: Option<&Path>) -> anyhow::Result<Option<(PathBuf, Config)>> {
     if given.is_none() && config_path(None).is_err() {
         return Ok(None);
@@ -54,7 +54,7 @@ pub(crate) fn environment(file: &Path) -> Environment {
     Environment::new(file, |name| env::var(name).ok())
 }
 
-/// An environment with variables that come before the process's own.
+/// An environment whose given variables override the process's own.
 pub(crate) fn environment_with(given: &'static [(&'static str, &'static str)]) -> Environment {
     let given = |name: &str| given.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
     Environment::new(Path::new(""), move |name| given(name).or_else(|| env::var(name).ok()))
@@ -65,7 +65,7 @@ pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(configuration::read(path)?)
 }
 
-/// Arms the failpoint that a test asks for, as `SEAWALL_FAILPOINT=name:kill|err|pause`. A release build has none.
+/// Arms the failpoint that a test requests, as `SEAWALL_FAILPOINT=name:kill|err|pause`. A release build has none.
 #[cfg(debug_assertions)]
 pub(crate) fn failpoint() -> anyhow::Result<()> {
     use seawall_store::failpoint::{NAMES, Trouble, arm};
@@ -91,7 +91,7 @@ pub(crate) fn clock_step() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A folder for what nobody needs afterwards, gone when this is dropped.
+/// A temporary folder, removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -109,12 +109,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clean up.
+        // If removal fails, the operating system cleans up.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
-/// A configuration with its secrets in hand. All that are missing are named at once.
+/// Resolves the secrets of a configuration. The error names all that are missing.
 pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
     let missing: Vec<String> = config.secrets().into_iter().filter_map(|(path, secret)| vault.missing(path, &secret)).collect();
     if !missing.is_empty() {
@@ -135,14 +135,14 @@ fn refusal(unusable: &UnusableConfig) -> anyhow::Error {
 
 const SET_IT: &str = "set it and start again; paths are relative to the configuration file";
 
-/// Refuses a configuration whose references keep it from being put to work, as `serve` does.
+/// Refuses a configuration with unusable references, as `serve` does.
 pub(crate) fn references(config: &Config, around: &Environment) -> anyhow::Result<()> {
     live(config.clone(), around)?;
     location(&config.server.store, around).map(drop)
 }
 
-/// As `references`, on a machine that lacks some of what serves: what is absent is left out, and a warning names it. What is there is
-/// refused as `serve` would.
+/// As `references`, on a machine without all of the server's secrets and files: absent ones are skipped, and a warning names each. Present
+/// ones are checked as `serve` would.
 pub(crate) fn references_that_exist(config: &Config, around: &Environment) -> anyhow::Result<()> {
     let mut config = config.clone();
     let is_absent = |place: &str| SecretRef::parse(place).is_some_and(|reference| around.is_absent(&reference));
@@ -163,16 +163,16 @@ pub(crate) fn references_that_exist(config: &Config, around: &Environment) -> an
     if is_absent(&config.server.store) { Ok(()) } else { location(&config.server.store, around).map(drop) }
 }
 
-/// What a store is opened for.
+/// The use of a store, which decides how it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Jobs are written all the time, and somebody waits for the disk.
+    /// Jobs are written all the time, and their callers wait for the disk.
     Jobs,
-    /// What a run of `fetch` has done, written now and then.
+    /// The journal of a `fetch` run is written now and then.
     Journal,
 }
 
-/// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
+/// Opens the store that the configuration names; a relative path starts at the configuration's folder.
 pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyhow::Result<Store> {
     let location = location(place, around)?;
     let shown = shown_store(place);
@@ -192,7 +192,7 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
     Ok(store)
 }
 
-/// Where the store is that the configuration names.
+/// The location of the configured store.
 fn location(place: &str, around: &Environment) -> anyhow::Result<Location> {
     let url = around.resolve(place).map_err(|why| CommandError::config(format!("`server.store`: {why}")))?;
     Ok(match Location::parse(&url).map_err(|unknown| CommandError::config(format!("`server.store`: {unknown}")))? {
@@ -201,7 +201,7 @@ fn location(place: &str, around: &Environment) -> anyhow::Result<Location> {
     })
 }
 
-/// The file of the store that the configuration names, where it is one.
+/// The file of the configured store, if it is a file.
 pub(crate) fn database_file(place: &str, around: &Environment) -> anyhow::Result<PathBuf> {
     match location(place, around)? {
         Location::Sqlite(path) => Ok(path),
@@ -211,7 +211,7 @@ pub(crate) fn database_file(place: &str, around: &Environment) -> anyhow::Result
     }
 }
 
-/// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.
+/// Opens a store on its own thread, because a server's store must serve its connections as long as the process lives.
 fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Result<Result<Store, seawall_store::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let (sender, opened) = std::sync::mpsc::channel();
@@ -219,10 +219,10 @@ fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Resul
         runtime.block_on(async move {
             let store = Store::open(&location).await;
             let stays = store.is_ok() && matches!(location, Location::Postgres(_));
-            // Whoever waits for it is still there.
+            // The receiver waits below, so this cannot fail.
             drop(sender.send(store.clone()));
             if let (Ok(store), Purpose::Jobs) = (store, purpose) {
-                // Without it, jobs take longer for a while.
+                // Without preallocation, jobs take longer for a while.
                 drop(store.make_room().await);
             }
             if stays {
@@ -234,7 +234,7 @@ fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Resul
     opened.recv().context("the store's thread ended before it was open")
 }
 
-/// Rules look at 64 KiB of a body; more than this is not read for a dry run.
+/// The most bytes of a body for a dry run. Rules use only 64 KiB.
 const MAX_BODY: u64 = 1 << 20;
 
 /// Reads a request or response body for a dry run.
@@ -246,17 +246,17 @@ pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// The token of a running Seawall's admin port, where one is set.
+/// The token of a running Seawall's admin port, if one is set.
 pub(crate) fn admin_token() -> Option<Secret> {
     env::var("SEAWALL_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()).map(|token| Secret::new(&token))
 }
 
-/// The words that this program was called with.
+/// The program's arguments.
 pub(crate) fn command_line() -> Vec<String> {
     env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The process of a server: its standard error, and systemd where it started the process.
+/// The server's process: its standard error, and systemd if that started it.
 #[derive(Debug)]
 pub(crate) struct Process;
 
@@ -281,6 +281,6 @@ impl Host for Process {
 fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let sent = std::os::unix::net::UnixDatagram::unbound().and_then(|socket| socket.send_to(state.as_bytes(), PathBuf::from(path)));
-    // Nobody can be told that nobody could be told.
+    // A failed notification cannot be reported anywhere.
     drop(sent);
 }

@@ -1,4 +1,4 @@
-//! `seawall store`: copies of the database file, made while it is used, put back while it is not, and checked.
+//! `seawall store`: backs up the database file while it is in use, restores it while it is not, and checks it.
 
 use crate::args::ConfigArg;
 use crate::exit::{CommandError, Exit};

@@ -1,4 +1,4 @@
-//! Where output goes and how it looks: data to stdout, everything else to stderr, colour only where it is wanted.
+//! Output: data to stdout, everything else to stderr, colour only if it is wanted.
 
 use crate::exit::{CommandError, Exit};
 use anstream::ColorChoice;
@@ -30,7 +30,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn new(color: Color, quiet: bool, verbose: bool) -> Self {
-        // `Auto` lets anstream look at NO_COLOR, CLICOLOR_FORCE, TERM and whether the stream is a terminal.
+        // `Auto` lets anstream check NO_COLOR, CLICOLOR_FORCE, TERM and whether the stream is a terminal.
         match color {
             Color::Auto => ColorChoice::Auto.write_global(),
             Color::Always => ColorChoice::Always.write_global(),
@@ -39,7 +39,7 @@ impl Terminal {
         Self { quiet, verbose }
     }
 
-    /// For whoever speaks without having been asked on the command line.
+    /// For output without a command line.
     pub(crate) const fn plain() -> Self {
         Self { quiet: false, verbose: false }
     }
@@ -56,22 +56,22 @@ impl Terminal {
         anstream::AutoStream::auto(io::stderr()).lock()
     }
 
-    /// A line for people that scripts can do without.
+    /// Writes a line for people that scripts do not need.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            // Nobody is left to tell when stderr is gone.
+            // If stderr is gone, there is no place to report that.
             drop(writeln!(self.err(), "{text}"));
         }
     }
 
-    /// A line for those who asked to be told more.
+    /// Writes a line for `--verbose`.
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
             self.note(text);
         }
     }
 
-    /// Tells what went wrong and with which code to end.
+    /// Reports an error and returns its exit code.
     pub(crate) fn fail(&self, error: &anyhow::Error) -> Exit {
         if is_broken_pipe(error) {
             return Exit::Done;
@@ -101,12 +101,12 @@ fn tell(err: &mut impl Write, error: &anyhow::Error) -> io::Result<()> {
     Ok(())
 }
 
-/// `seawall … | head` ends quietly.
+/// Whether the reader closed the pipe: `seawall … | head` ends quietly.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
-/// Help and usage errors, with clap's own exit codes.
+/// Prints help and usage errors, with clap's own exit codes.
 pub(crate) fn usage(usage: &clap::Error) -> ExitCode {
     // A reader that closed the pipe has read enough.
     drop(usage.print());

@@ -143,7 +143,7 @@ const ANYWHERE: [&str; 5] = [
     r#"(?i)\bheader:[a-z0-9_-]+:\s*(?:(?:bearer|basic|token)\s+)?([^{"'\n]+)["'\n]"#,
 ];
 
-/// Parts of the names of secrets, also as users misspell them.
+/// Parts of secrets' names. A name that is close to one, such as a misspelt one, counts too.
 const SECRETS: [&str; 8] = ["secret", "token", "password", "passwd", "credential", "api_key", "apikey", "client_id"];
 
 /// Keys of ours whose names look like secrets and are not.

@@ -1,5 +1,5 @@
-//! A plain HTTP client, the same for both ways: each call is sent once and fails without a response in time. Only the address differs, and
-//! the key, which the gateway adds by itself.
+//! A plain HTTP client, used for both ways: each call is sent once and fails without a response in time. The ways differ in the address and
+//! in the key, which the gateway adds by itself.
 
 use super::story::ONE_KEY;
 use super::tally::DemoTally;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// How long a call may take, both ways: the default of Python's httpx.
+/// The timeout of a call, both ways: the default of Python's httpx.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_READ: usize = 64 * 1024;
 
@@ -41,7 +41,7 @@ impl DemoClient {
         });
     }
 
-    /// Sends the request; the status of a response that came whole.
+    /// Sends the request; returns the status of a complete response.
     async fn send(&self, video: u64) -> std::io::Result<u16> {
         let mut stream = TcpStream::connect(self.to).await?;
         let request =
@@ -59,7 +59,7 @@ fn status(answer: &[u8]) -> Option<u16> {
     std::str::from_utf8(line).ok()?.split(' ').nth(1)?.parse().ok()
 }
 
-/// The time a call took, as people read it.
+/// A call's duration for display.
 pub(super) fn milliseconds(length: Nanos) -> String {
     format!("{} ms", length.as_millis())
 }

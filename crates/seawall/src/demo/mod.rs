@@ -44,9 +44,9 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-/// How long the story takes when nobody is in a hurry.
+/// The default length of the story.
 const STORY: Nanos = Nanos::from_secs(75);
-/// Below this the acts are over before anything can be seen to heal.
+/// In a shorter story the acts end before the gateway visibly recovers.
 const SHORTEST: Nanos = Nanos::from_secs(8);
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
@@ -104,13 +104,13 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
             std::future::pending::<()>().await;
         }
     })?;
-    // Whoever stops the story before its end gets what it came to so far.
+    // An interrupted story ends with a summary of what happened so far.
     summed_up.into_inner().unwrap_or_else(summary)?;
     upstream.stop();
     Ok(stopped.into())
 }
 
-/// Waits until the writer of the log, which counts, has seen every call.
+/// Waits until the log's writer, which counts, has processed every call.
 async fn counted(shared: &ServerState, tally: &DemoTally) {
     let give_up = shared.clock.now().mono + Nanos::from_secs(2);
     while shared.recorder.metrics.totals().calls < tally.begun.get() && shared.clock.now().mono < give_up {
@@ -153,7 +153,7 @@ async fn tell(
         }
     };
     calls.run_until(told).await;
-    // Each ends by its own timeout.
+    // Each call ends by its own timeout.
     calls.await;
     moment(story.length);
 }

@@ -1,17 +1,17 @@
-//! The story: which act is on, what the upstream does in it, and the policy that heals it.
+//! The story: its acts, the upstream's behaviour in each, and the policy that handles it.
 
 use seawall_core::time::Nanos;
 use std::net::SocketAddr;
 
-/// The demo's keys. They open nothing: the upstream only counts them.
+/// The demo's keys. They protect nothing: the upstream only counts them.
 pub(super) const SECRETS: [(&str, &str); 2] = [("DEMO_KEY_A", "demo-key-aaaa-1111"), ("DEMO_KEY_B", "demo-key-bbbb-2222")];
-/// What the naive client uses for everything.
+/// The naive client's only key.
 pub(super) const ONE_KEY: &str = "demo-key-only-0000";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Act {
     pub name: &'static str,
-    /// When it begins, as a share of the story.
+    /// The start of the act, as a share of the story.
     pub from: f64,
     pub caption: &'static str,
 }
@@ -29,7 +29,7 @@ pub(super) const ACTS: [Act; 6] = [
     },
 ];
 
-/// When the outage begins and how long it is, as shares of the story.
+/// The start and the length of the outage, as shares of the story.
 const OUTAGE: (f64, f64) = (0.68, 0.04);
 
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ impl DemoStory {
         format!("{}ms", self.length.scale(share).as_millis())
     }
 
-    /// What the upstream does, in the language of `seawall flaky`. One key alone is out of quota for the end of the fourth act. The
-    /// gateway's keys take turns: the first may be used less, so that it runs out in that act, and the second has enough left for both.
+    /// The upstream's script, in the format of `seawall flaky`. A single key is out of quota for the end of the fourth act. The gateway's
+    /// keys take turns: the first has a smaller quota and runs out in that act, and the second has enough left for both.
     pub(super) fn script(&self) -> String {
         let calls = self.rate * self.length.as_secs_f64();
         let (quota, first) = (calls * 0.596, calls * 0.555 / 2.0);
@@ -97,7 +97,7 @@ mix = {{ "reset-before" = 1 }}
         )
     }
 
-    /// The policy in front of it: a preset, a timeout that fits an upstream of twenty milliseconds, keys, and defaults for all the rest.
+    /// The gateway's policy: a preset, a timeout that fits an upstream of twenty milliseconds, keys, and defaults for the rest.
     pub(super) fn policy(&self, upstream: SocketAddr) -> String {
         format!(
             r#"[server]

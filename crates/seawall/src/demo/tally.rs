@@ -1,4 +1,4 @@
-//! What the callers of one way got: calls, successes, and how long they took; and what that cost in sends.
+//! The results of one way: calls, successes and latencies; and their cost in sends.
 
 use seawall_core::time::Nanos;
 use std::cell::{Cell, RefCell};
@@ -8,7 +8,7 @@ pub(super) struct DemoTally {
     pub begun: Cell<u64>,
     pub succeeded: Cell<u64>,
     pub failed: Cell<u64>,
-    /// Microseconds of every call that ended well.
+    /// Microseconds of every successful call.
     latencies: RefCell<Vec<u64>>,
 }
 
@@ -38,7 +38,7 @@ impl DemoTally {
         sorted.get(at).map_or(Nanos::ZERO, |micros| Nanos(micros * 1000))
     }
 
-    /// What these calls came to at the upstream, which got so many sends for them.
+    /// The upstream's cost of these calls, which needed `sends` sends.
     pub(super) fn cost(&self, sends: u64) -> Cost {
         let (ended, succeeded) = (self.succeeded.get() + self.failed.get(), self.succeeded.get());
         let retries = sends.saturating_sub(ended);
@@ -47,12 +47,12 @@ impl DemoTally {
     }
 }
 
-/// What calls cost the upstream.
+/// The upstream's cost of some calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub sends: u64,
     pub retries_per_success: f64,
-    /// Sends that bought nothing.
+    /// Sends without a success.
     pub wasted: u64,
 }
 

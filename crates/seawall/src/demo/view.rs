@@ -1,4 +1,4 @@
-//! What the demo shows: a live view on a terminal, plain lines elsewhere, and the table at the end.
+//! The demo's output: a live view on a terminal, plain lines elsewhere, and the table at the end.
 
 use super::client::{TIMEOUT, milliseconds};
 use super::story::DemoStory;
@@ -15,22 +15,22 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often the view is drawn.
+/// The interval at which the view is drawn.
 pub(super) const EVERY: Nanos = Nanos::from_millis(500);
 /// Without a terminal a line every few seconds is enough.
 const PLAIN_EVERY: u32 = 6;
 /// Log lines of the live view.
 const LINES: usize = 5;
 
-/// What the gateway's log says.
+/// The gateway's log, as far as the view shows it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DemoLog(Arc<Mutex<RecentLines>>);
 
 #[derive(Debug, Default)]
 struct RecentLines {
-    /// The last lines in which something other than plain success happened.
+    /// The last lines about anything other than plain success.
     last: VecDeque<String>,
-    /// Changes of the breaker and keys that ran out of quota, as far as they were not shown yet.
+    /// Changes of the breaker and keys that ran out of quota, until they are shown.
     changes: VecDeque<String>,
     opened: u64,
     closed: u64,
@@ -52,7 +52,7 @@ impl Write for DemoLog {
     }
 }
 
-/// A call that succeeded at once tells no story.
+/// Whether a line reports a call that succeeded at once.
 fn is_plain(line: &str) -> bool {
     line.contains("\"attempts\":1,") || (line.contains("\"attempt\":1,") && line.contains("\"success\""))
 }
@@ -72,7 +72,7 @@ impl RecentLines {
     }
 }
 
-/// Keeps the last few.
+/// Adds a line and drops the oldest beyond the limit.
 fn bounded(lines: &mut VecDeque<String>, line: &str) {
     if lines.len() == LINES {
         lines.pop_front();
@@ -86,7 +86,7 @@ impl DemoLog {
     }
 }
 
-/// What a story came to: what callers got, what the gateway's metrics say, and how many requests the upstream has seen.
+/// The results of a story: the callers' tallies, the gateway's metrics, and the upstream's count of requests.
 #[derive(Debug)]
 pub(super) struct Comparison<'a> {
     pub naive: &'a DemoTally,
@@ -96,12 +96,12 @@ pub(super) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// What the gateway sent by its own count.
+    /// The gateway's own count of its sends.
     fn sends(&self) -> u64 {
         self.gateway.attempts + self.gateway.resends
     }
 
-    /// A naive call is one send; what the gateway sent is in its metrics.
+    /// A naive call is one send; the gateway's sends are in its metrics.
     fn costs(&self) -> (Cost, Cost) {
         (self.naive.cost(self.naive.begun.get()), self.seawall.cost(self.sends()))
     }
@@ -128,7 +128,7 @@ impl<'t> View<'t> {
         self.terminal.note(&format!("dashboard  http://{admin}/   (the story, live)\ngateway    http://{gateway}/youtube\n"));
     }
 
-    /// What is true right now.
+    /// Shows the current state.
     pub(super) fn moment(&self, story: &DemoStory, at: Nanos, naive: &DemoTally, seawall: &DemoTally, live: &Live, now: Now) {
         let act = story.act(at);
         let fresh = *self.act.borrow() != act.name;
@@ -175,7 +175,7 @@ impl<'t> View<'t> {
         let back = if up == 0 { String::new() } else { format!("\x1b[{up}A") };
         let body: String = lines.iter().map(|line| format!("\x1b[2K{line}\n")).collect();
         let mut err = self.terminal.err();
-        // A terminal that is gone cannot be told so.
+        // An error means that the terminal is gone, so it cannot be reported there.
         drop(write!(err, "{back}{body}").and_then(|()| err.flush()));
     }
 
@@ -261,7 +261,7 @@ fn arm(name: &str, tally: &DemoTally, style: anstyle::Style) -> String {
     )
 }
 
-/// Breaker and keys, in words.
+/// The state of breaker and keys, in words.
 fn condition(live: &Live, now: Now) -> String {
     let Some(upstream) = live.upstreams.first() else { return String::new() };
     let breaker = upstream.endpoints.last().map_or(State::Closed, |endpoint| endpoint.state.breaker_state(now.mono).0);
@@ -280,7 +280,7 @@ fn condition(live: &Live, now: Now) -> String {
     format!("breaker {style}{breaker}{style:#}{waiting}, {}", keys.join(", "))
 }
 
-/// The fields of a log line that tell the story, within a screen's width.
+/// The relevant fields of a log line, within a screen's width.
 fn short(line: &str) -> String {
     let Ok(record) = serde_json::from_str::<Value>(line) else { return String::new() };
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
-//! What one request meets. Pure: it is told the time, and every choice follows from the seed.
+//! Decides the fate of one request. Pure: time is an argument, and every choice follows from the seed.
 //!
-//! The n-th request that a route sees meets what seed, route and n say, whatever other routes have seen. Which of two
-//! simultaneous requests is the n-th is up to the machine; how many of the first n meet what is not.
+//! The fate of the n-th request to a route depends only on seed, route and n, whatever other routes have received. The order of two
+//! simultaneous requests is up to the machine; the fates of the first n requests together are not.
 
 use super::capacity::{Due, ServerCapacity};
 use super::entry::{Fault, Latency, RetryAfter, TimelineEntry, What};
@@ -16,15 +16,15 @@ use std::sync::Arc;
 pub(crate) struct FlakyUpstream {
     script: Script,
     seed: u64,
-    /// When the timeline began.
+    /// The start of the timeline.
     origin: Mono,
     pub stats: Stats,
     crews: Vec<ServerCapacity>,
-    /// How many requests each sequence has answered.
+    /// The number of responses of each sequence.
     sequences: Bounded<usize>,
     /// Period and count of each limited caller.
     rates: Bounded<(u64, u64)>,
-    /// When each token expires.
+    /// The expiry of each token.
     tokens: Bounded<Mono>,
 }
 
@@ -44,7 +44,7 @@ impl FlakyUpstream {
         }
     }
 
-    /// As it was at the start, timeline included.
+    /// Restores the initial state, timeline included.
     pub(crate) fn reset(&mut self, now: Mono) {
         *self = Self { origin: now, ..Self::new(std::mem::take(&mut self.script), self.seed) };
     }
@@ -115,7 +115,7 @@ impl FlakyUpstream {
         RequestFate { work, wait, fault, answer }
     }
 
-    /// Tokens, rates and quotas come before everything else.
+    /// Checks tokens, rates and quotas, which come before everything else.
     fn refusal(&mut self, index: usize, request: &RequestFacts<'_>, now: Now) -> Option<PlannedAnswer> {
         let route = &self.script.routes[index];
         if route.token.is_some() {
@@ -170,7 +170,7 @@ impl FlakyUpstream {
         PlannedAnswer::json(200, format!(r#"{{"access_token":"{token}","token_type":"Bearer","expires_in":{seconds}{refresh}}}"#))
     }
 
-    /// The n-th request of an id meets the n-th entry; the last repeats.
+    /// The n-th request with an id gets the n-th entry; the last repeats.
     fn sequence(&mut self, id: &str, list: &str, now: Now) -> RequestFate {
         let entries = match TimelineEntry::list(list) {
             Ok(entries) => entries,
@@ -185,7 +185,7 @@ impl FlakyUpstream {
         }
     }
 
-    /// An entry without a route around it.
+    /// The fate of an entry outside any route.
     fn plain(&mut self, entry: &TimelineEntry, n: u64, now: Now) -> RequestFate {
         if let What::Error(error) = &entry.what {
             self.stats.error(&error.name);
@@ -225,7 +225,7 @@ impl FlakyUpstream {
 }
 
 impl Script {
-    /// The route's own face under whatever the timeline lays over it; later moments win.
+    /// The route's own behaviour with the timeline's changes; later moments win.
     fn face(&self, index: usize, since: Mono) -> RouteBehavior<'_> {
         let mut shown = RouteBehavior::default();
         shown.lay(&self.routes[index].face);
@@ -242,7 +242,7 @@ impl Script {
     }
 }
 
-/// What the route and the timeline together show at one moment.
+/// The behaviour of a route at one moment.
 #[derive(Default)]
 struct RouteBehavior<'a> {
     mix: Option<&'a super::entry::Mix>,
@@ -286,7 +286,7 @@ fn answer(entry: &TimelineEntry, good: PlannedBody, now: Now) -> (Option<Fault>,
     }
 }
 
-/// Puts onto an answer what its route says about all of them.
+/// Adds to a response what its route sets for all of them.
 fn finish(route: &Route, face: &RouteBehavior<'_>, entry: &TimelineEntry, mut answer: PlannedAnswer, now: Now) -> PlannedAnswer {
     let limited = matches!(answer.status, 429 | 503);
     if let Some(hint) = entry.retry_after.as_ref().or_else(|| face.retry_after.filter(|_| limited)) {
@@ -299,7 +299,7 @@ fn finish(route: &Route, face: &RouteBehavior<'_>, entry: &TimelineEntry, mut an
     answer
 }
 
-/// Which period it is, and how long it still lasts.
+/// The number of the current period, and the rest of its length.
 const fn period(per: Nanos, now: Mono) -> (u64, Nanos) {
     (now.0 / per.0, Nanos(per.0 - now.0 % per.0))
 }
@@ -329,7 +329,7 @@ fn over(stats: &mut Stats, quota: &Quota, request: &RequestFacts<'_>, now: Now) 
     })
 }
 
-/// One seed out of three numbers (the finalizer of SplitMix64).
+/// Mixes three numbers into one seed (the finalizer of SplitMix64).
 const fn mixed(seed: u64, stream: u64, n: u64) -> u64 {
     let mut x = seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n.wrapping_mul(0xd1b5_4a32_d192_ed03);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,14 +1,14 @@
-//! A fixed crew of workers behind one queue, in order of arrival. It is never told that a caller has given up, so
-//! abandoned work is done all the same; that is what makes an overload outlive its cause.
+//! A fixed number of workers behind one queue, in order of arrival. It never learns that a caller has given up, so it also serves abandoned
+//! requests; that makes an overload outlive its cause.
 //!
-//! Work is planned when it arrives and planned again when the crew changes, so nothing needs a timer of its own:
-//! whoever waits asks again when its plan ends or the crew changes next.
+//! Work is planned when it arrives and planned again when the number of workers changes, so nothing needs a timer of its own: a waiting
+//! request asks again at the end of its plan or at the next change.
 
 use seawall_core::time::{Mono, Nanos};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A queue without a bound stops here, before memory does.
+/// An unbounded queue stops here, before memory runs out.
 const MAX_QUEUE: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Due {
 }
 
 impl ServerCapacity {
-    /// A ticket for the work, or `None` where nobody is free and the queue is full.
+    /// A ticket for the work, or `None` if no worker is free and the queue is full.
     pub(crate) fn offer(&mut self, workers: u32, queue: Option<usize>, service: Nanos, now: Mono) -> Option<u64> {
         self.plan(workers, now);
         while self.jobs.front().is_some_and(|job| job.finish <= now) {
@@ -53,7 +53,7 @@ impl ServerCapacity {
         Some(self.first + self.jobs.len() as u64 - 1)
     }
 
-    /// Whether the work is done; `edge` is when the crew changes next.
+    /// Whether the work is done; `edge` is when the number of workers changes next.
     pub(crate) fn due(&mut self, workers: u32, ticket: u64, now: Mono, edge: Mono) -> Due {
         self.plan(workers, now);
         let index = ticket.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
@@ -74,7 +74,7 @@ impl ServerCapacity {
         QueuedRequest { service, start, finish }
     }
 
-    /// Gives what has not started to a crew that has changed. Workers over the new number finish what they have.
+    /// Plans work that has not started again after a change. Surplus workers finish their current requests.
     fn plan(&mut self, workers: u32, now: Mono) {
         let workers = workers as usize;
         if self.workers == workers {
@@ -129,9 +129,9 @@ mod tests {
         for _ in 0..6 {
             crew.offer(3, None, SERVICE, at(0));
         }
-        // At 0.5 s the crew falls to one: three finish at 1 s, the others follow one after the other.
+        // At 0.5 s one worker is left: three requests finish at 1 s, the others follow one after the other.
         assert_eq!(crew.due(1, 5, at(500), at(9000)), Due::AskAgain(at(4000)));
-        // Back to three at 2.5 s: the fifth is being worked on, the sixth starts at once.
+        // Three workers again at 2.5 s: the fifth request is in progress, the sixth starts at once.
         assert_eq!(crew.due(3, 5, at(2500), Mono::MAX), Due::AskAgain(at(3500)));
     }
 }

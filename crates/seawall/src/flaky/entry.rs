@@ -1,5 +1,5 @@
-//! One thing that a request may meet: a status, a fault or a real API's error, with an optional wait and hint.
-//! Mixes, sequences and paths all write it the same way: `503`, `reset-before`, `429:retry-after=2:latency=50ms`.
+//! One possible fate of a request: a status, a fault or a real API's error, with an optional wait and hint. Mixes, sequences and paths
+//! share one syntax: `503`, `reset-before`, `429:retry-after=2:latency=50ms`.
 
 use super::errors;
 use seawall_core::rng::Rng;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident $word:literal,)*) => {
-        /// What can go wrong on the wire.
+        /// A fault on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Fault { $($(#[$doc])* $name,)* }
 
@@ -39,19 +39,19 @@ faults! {
     Garbage "garbage",
     /// 200 with JSON that breaks off.
     MalformedJson "malformed-json",
-    /// No answer, for as long as the caller stays.
+    /// No response, for as long as the caller stays.
     Hang "hang",
     /// Headers at once, the body one byte a second.
     Drip "drip",
-    /// 256 KiB of headers, then an ordinary answer.
+    /// 256 KiB of headers, then an ordinary response.
     HugeHeaders "huge-headers",
     /// Headers for as long as the caller reads them.
     EndlessHeaders "endless-headers",
-    /// More body than Content-Length says; the rest lies in the way of the next answer.
+    /// More body than Content-Length says; the rest precedes the next response.
     LyingLength "lying-length",
-    /// An ordinary answer, then the kept-alive connection closes without a word.
+    /// An ordinary response, then the kept-alive connection closes silently.
     CloseIdle "close-idle",
-    /// 103, then an ordinary answer.
+    /// 103, then an ordinary response.
     EarlyHints "early-hints",
 }
 
@@ -75,14 +75,14 @@ impl TimelineEntry {
     }
 
     /// # Errors
-    /// When it is none of the forms that there are.
+    /// When it is none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut name = String::new();
         let (mut retry_after, mut latency) = (None, None);
         let mut parts = text.trim().split(':').peekable();
         while let Some(part) = parts.next() {
             match part.split_once('=') {
-                // The hint's own forms hold colons, so it takes all that is not another option.
+                // The hint's own forms contain colons, so it takes everything up to the next option.
                 Some(("retry-after", value)) => {
                     let mut value = value.to_owned();
                     while let Some(more) = parts.next_if(|next| !next.starts_with("latency=")) {
@@ -99,10 +99,10 @@ impl TimelineEntry {
         Ok(Self { what: What::parse(&name)?, retry_after, latency })
     }
 
-    /// Several with commas between them; at most a thousand.
+    /// Parses several entries with commas between them; at most a thousand.
     ///
     /// # Errors
-    /// When one of them cannot be read.
+    /// When one of them cannot be parsed.
     pub(crate) fn list(text: &str) -> Result<Vec<Self>, String> {
         text.split(',').take(1000).map(Self::parse).collect()
     }
@@ -132,10 +132,10 @@ impl What {
     }
 }
 
-/// How an answer says when to come back: every form that callers must be able to read, and some that they must survive.
+/// A hint about when to come back: the forms that callers must understand, and some that they must survive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RetryAfter {
-    /// `3`, `1.5`, `-1`: sent as it is.
+    /// `3`, `1.5`, `-1`: sent unchanged.
     Number(String),
     HttpDate(Nanos),
     Past,
@@ -148,7 +148,7 @@ pub(crate) enum RetryAfter {
 
 impl RetryAfter {
     /// # Errors
-    /// When it is none of the forms that there are.
+    /// When it is none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         const FORMS: &str =
             "write \"3\", \"1.5\", \"-1\", \"http-date:+3s\", \"past\", \"garbage\", \"ratelimit:7\" or \"x-ratelimit-reset:+60s\"";
@@ -164,7 +164,7 @@ impl RetryAfter {
         }
     }
 
-    /// Header lines, as they go onto the wire.
+    /// Writes the hint's header lines.
     pub(crate) fn write(&self, wall: Wall, out: &mut String) {
         let epoch = |length: Nanos| (wall + length).0.div_euclid(1000);
         let line = match self {
@@ -179,15 +179,15 @@ impl RetryAfter {
     }
 }
 
-/// IMF-fixdate of a Unix time.
+/// A Unix time as IMF-fixdate.
 pub(crate) fn http_date(epoch_s: i64) -> String {
     Wall(epoch_s.saturating_mul(1000)).http_date()
 }
 
-/// Entries by weight. There is at least one, and their weights add up to more than nothing.
+/// Entries by weight. There is at least one, and their weights sum to more than zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mix {
-    /// With the sum of the weights up to and with each.
+    /// Each entry with the sum of the weights up to and including its own.
     entries: Vec<(u64, TimelineEntry)>,
 }
 
@@ -196,7 +196,7 @@ impl Mix {
         Self { entries: vec![(1, entry)] }
     }
 
-    /// `None` where nothing has any weight.
+    /// `None` if all weights are zero.
     pub(crate) fn weighted(weights: Vec<(u64, TimelineEntry)>) -> Option<Self> {
         let mut sum = 0;
         let entries: Vec<(u64, TimelineEntry)> = weights
@@ -218,7 +218,7 @@ impl Mix {
     }
 }
 
-/// How long an answer takes.
+/// The latency of a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Latency {
     Fixed(Nanos),

@@ -1,4 +1,4 @@
-//! The error answers of real APIs, by name: `google:quotaExceeded`, `lastfm:29`. The data is `errors.toml`.
+//! The error responses of real APIs, by name: `google:quotaExceeded`, `lastfm:29`. The data is `errors.toml`.
 
 use seawall_core::config::node::{ConfigValue, Node, Tree};
 use seawall_core::config::shape::{TableShape, ValueKind, key, required};
@@ -31,7 +31,7 @@ static SHIPPED: LazyLock<Tree> = LazyLock::new(|| {
     read.ok().and_then(|(_, tree, _)| tree.table("errors").cloned()).unwrap_or_default()
 });
 
-/// One error answer, ready but for the times in it.
+/// One error response, complete except for its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorAnswer {
     pub name: Arc<str>,
@@ -44,7 +44,7 @@ pub(crate) struct ErrorAnswer {
 /// `API:CODE`, or `API` for its usual code.
 ///
 /// # Errors
-/// When there is no such API, with the nearest one that there is.
+/// When there is no such API; the error names the nearest one.
 pub(crate) fn named(name: &str) -> Result<Arc<ErrorAnswer>, String> {
     let (api, code) = name.split_once(':').map_or((name, None), |(api, code)| (api, Some(code)));
     let Some(family) = SHIPPED.table(api) else {
@@ -78,7 +78,7 @@ fn strings(node: &Node, fill: impl Fn(&str) -> String) -> Vec<(String, String)> 
     table.0.iter().filter_map(|(name, node)| Some((name.clone(), fill(text(node)?)))).collect()
 }
 
-/// Puts times in place of `{epoch+60}`.
+/// Replaces `{epoch+60}` by the time.
 pub(crate) fn timed(text: &str, wall: Wall) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! What a request says and what it meets: the two sides of [`super::behave`].
+//! The input and the output of [`super::behave`]: a request's facts and its fate.
 
 use super::entry::Fault;
 use super::errors;
@@ -8,7 +8,7 @@ use seawall_core::time::{Nanos, Now};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a request says, as far as it matters here.
+/// The relevant facts of a request.
 #[derive(Debug)]
 pub(crate) struct RequestFacts<'a> {
     pub method: &'a str,
@@ -41,14 +41,14 @@ impl<'a> RequestFacts<'a> {
     }
 }
 
-/// What a request meets.
+/// The fate of a request.
 #[derive(Debug)]
 pub(crate) struct RequestFate {
-    /// Work that a crew must do first.
+    /// Work that a worker must do first.
     pub work: Option<ServiceTime>,
-    /// Then this passes.
+    /// Time that passes after the work.
     pub wait: Nanos,
-    /// Then this goes wrong, or nothing.
+    /// The fault that follows, if any.
     pub fault: Option<Fault>,
     pub answer: PlannedAnswer,
 }
@@ -63,9 +63,9 @@ pub(crate) struct ServiceTime {
 pub(crate) struct PlannedAnswer {
     pub status: u16,
     pub content_type: Option<Arc<str>>,
-    /// Header lines of the route.
+    /// The route's header lines.
     pub headers: Option<Arc<str>>,
-    /// Header lines of this answer.
+    /// The header lines of this response.
     pub extra: String,
     pub body: PlannedBody,
 }
@@ -74,7 +74,7 @@ pub(crate) struct PlannedAnswer {
 pub(crate) enum PlannedBody {
     /// `{"ok":true,…}` of the n-th request.
     Good(u64),
-    /// `{"error":…}` with the status's own words.
+    /// `{"error":…}` with the status's reason phrase.
     Bad,
     Bytes(Bytes),
     Fill(u64),

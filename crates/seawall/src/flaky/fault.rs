@@ -1,4 +1,4 @@
-//! How each fault looks on the wire.
+//! The faults on the wire.
 
 use super::entry::Fault;
 use super::serve::{FlakyConnection, FlakyReply, NextRequest, drain};
@@ -8,7 +8,7 @@ use seawall_core::time::Nanos;
 use std::io;
 use std::time::Duration;
 
-/// Long enough for what was sent to be read before the reset that follows it.
+/// Enough time for the caller to read what was sent before the reset.
 const BEFORE_RESET: Nanos = Nanos::from_millis(20);
 const DRIP: Nanos = Nanos::from_secs(1);
 const HUGE: usize = 256 << 10;
@@ -76,7 +76,7 @@ impl FlakyConnection<'_> {
         }
     }
 
-    /// Closes with RST: a linger of nothing throws away what is unsent and says so to the peer.
+    /// Closes with RST: a zero linger discards unsent bytes and resets the connection.
     async fn reset(&mut self) -> io::Result<NextRequest> {
         if !self.output.is_empty() {
             self.flush().await?;
@@ -99,7 +99,7 @@ impl FlakyConnection<'_> {
 
     async fn huge(&mut self, reply: &FlakyReply, body: &Bytes) -> io::Result<NextRequest> {
         self.head(reply, Framed::Length(body.len() as u64));
-        // The empty line that ends the headers moves behind the filling.
+        // Removes the empty line that ends the headers; it follows the filling.
         self.output.truncate(self.output.len() - 2);
         for n in 0..HUGE / 1024 {
             self.output.extend_from_slice(filling(n).as_bytes());
@@ -109,7 +109,7 @@ impl FlakyConnection<'_> {
         self.next(reply).await
     }
 
-    /// Ends when the caller has had enough: writing fails once it has closed.
+    /// Ends when the caller closes and writing fails.
     async fn endless(&mut self) -> io::Result<NextRequest> {
         self.output.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
         for n in 0.. {

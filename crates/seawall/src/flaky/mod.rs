@@ -1,4 +1,4 @@
-//! The `flaky` door: a scriptable, seeded, faulty upstream by itself. Tests, the demo and benchmarks start it in-process.
+//! The `flaky` door: a scriptable, seeded, faulty upstream. Tests, the demo and benchmarks start it in-process.
 
 mod behave;
 mod capacity;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         hint: None,
     })?;
     let threads = args.threads.map_or_else(cores, usize::from);
-    // Before anything else is started, so that no signal falls between.
+    // Before anything else starts, so that no signal is missed.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ending = runtime.block_on(async { EndSignals::listen() })?;
     let running = start_on(script, listener, args.seed, threads)?;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Both ways to ask a program to end.
+/// The signals that ask a program to end.
 struct EndSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -120,12 +120,12 @@ pub(crate) struct RunningFlaky {
 }
 
 impl RunningFlaky {
-    /// What `GET /-/stats` answers.
+    /// The response of `GET /-/stats`.
     pub(crate) fn stats(&self) -> Value {
         self.shared.stats()
     }
 
-    /// Connections end at once; returns when no thread is left.
+    /// Ends all connections at once; returns when no thread is left.
     pub(crate) fn stop(mut self) {
         self.end();
     }
@@ -149,7 +149,7 @@ pub(crate) fn start(script: Script, listener: TcpListener, seed: u64) -> anyhow:
     start_on(script, listener, seed, 1)
 }
 
-/// Each thread has its own runtime and takes connections off the same listener, so that none is ever handed over.
+/// Each thread has its own runtime and accepts from the same listener, so that no connection moves between threads.
 fn start_on(script: Script, listener: TcpListener, seed: u64, threads: usize) -> anyhow::Result<RunningFlaky> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -167,7 +167,7 @@ fn start_on(script: Script, listener: TcpListener, seed: u64, threads: usize) ->
         let thread = std::thread::Builder::new().name(format!("flaky-{n}")).spawn(serve).context("cannot start a thread")?;
         running.threads.push(thread);
     }
-    // The threads' own are the only ones left, so the port is free as soon as they end.
+    // Only the threads' clones remain, so the port is free as soon as they end.
     drop(listener);
     Ok(running)
 }

@@ -1,15 +1,15 @@
-//! Where one HTTP/1.1 request begins and ends. Knows bytes, not sockets; refuses whatever could be read in two ways.
+//! Finds the beginning and end of an HTTP/1.1 request. Knows bytes, not sockets; refuses ambiguous framing.
 
 use super::fate::RequestFacts;
 use bytes::{Buf as _, BytesMut};
 use std::net::IpAddr;
 
-/// A head may be this long; gateways must refuse earlier.
+/// The longest head; gateways must refuse earlier.
 const MAX_HEAD: usize = 256 << 10;
 const MAX_HEADERS: usize = 256;
-/// So much of a body is kept for `echo`; the rest is read and dropped.
+/// The bytes of a body that are kept for `echo`; the rest is read and dropped.
 const MAX_KEPT: usize = 1 << 20;
-/// A chunk's size line, extensions included, and a trailer section.
+/// The longest size line of a chunk, extensions included, and the longest trailer section.
 const MAX_LINE: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub(crate) enum RequestFraming {
     Chunked,
 }
 
-/// What must be known before the body is read.
+/// The part of a request that is needed before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Bytes of the head itself.
+    /// The length of the head.
     pub length: usize,
     pub framing: RequestFraming,
     pub expects_continue: bool,
@@ -29,11 +29,11 @@ pub(crate) struct Head {
     pub is_head: bool,
 }
 
-/// The status that a request which cannot be served gets.
+/// The error status for a request that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub u16);
 
-/// `None` until the head is whole.
+/// Parses a head; `None` until it is complete.
 pub(crate) fn head(input: &[u8]) -> Result<Option<Head>, Refused> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -80,7 +80,7 @@ pub(crate) fn head(input: &[u8]) -> Result<Option<Head>, Refused> {
     Ok(Some(head))
 }
 
-/// Hands the facts of a whole request to `then`.
+/// Passes the facts of a complete request to `then`.
 pub(crate) fn with_facts<T>(head: &[u8], body: &[u8], ip: IpAddr, then: impl FnOnce(&RequestFacts<'_>) -> T) -> Option<T> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -90,14 +90,14 @@ pub(crate) fn with_facts<T>(head: &[u8], body: &[u8], ip: IpAddr, then: impl FnO
     Some(then(&RequestFacts { method: request.method?, path, query, headers: request.headers, body, ip }))
 }
 
-/// Reads a body as it arrives.
+/// The progress in reading a body.
 #[derive(Debug)]
 pub(crate) enum BodyReading {
-    /// So many bytes are still to come.
+    /// Bytes still to come.
     Left(u64),
-    /// A chunk's size is still to come.
+    /// A chunk's size comes next.
     Size,
-    /// So many bytes of a chunk and its line end are still to come.
+    /// Bytes of a chunk and its line end still to come.
     Chunk(u64),
     Trailers,
     Done,
@@ -112,7 +112,7 @@ impl BodyReading {
         }
     }
 
-    /// Takes what has arrived out of `input` and keeps what may be asked for; `true` once the body is whole.
+    /// Takes what has arrived out of `input` and keeps what `echo` may need; `true` once the body is complete.
     pub(crate) fn take(&mut self, input: &mut BytesMut, kept: &mut Vec<u8>) -> Result<bool, Refused> {
         loop {
             match self {

@@ -1,4 +1,4 @@
-//! The script of a faulty upstream: text becomes routes and a timeline, or every problem with its line.
+//! The script of a faulty upstream: parses text into routes and a timeline, or reports every problem with its line.
 
 use super::entry::{Latency, Mix, RetryAfter, TimelineEntry};
 use super::{errors, shape};
@@ -11,14 +11,14 @@ use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A body that is made up may be this long.
+/// The longest generated body.
 const MAX_SIZE: u64 = 1 << 30;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub routes: Vec<Route>,
     pub timeline: Vec<Moment>,
-    /// Those that issue tokens, by path.
+    /// Token issuers, by path.
     pub issuers: Vec<Issuer>,
 }
 
@@ -29,16 +29,16 @@ pub(crate) struct Route {
     pub face: Face,
     pub body: ScriptBody,
     pub content_type: Option<String>,
-    /// Header lines, as they go onto the wire.
+    /// Complete header lines.
     pub headers: Arc<str>,
     pub quota: Option<Quota>,
     pub rate: Option<(Rate, CountedBy)>,
     pub capacity: Option<Capacity>,
-    /// Index of the issuer whose tokens are asked for.
+    /// Index of the issuer whose tokens this route requires.
     pub token: Option<usize>,
 }
 
-/// What a request meets, as far as the timeline may change it. What is absent is as it was.
+/// The behaviour of a route, as far as the timeline may change it. Absent members change nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Face {
     pub mix: Option<Mix>,
@@ -66,7 +66,7 @@ pub(crate) struct Quota {
     pub error: Option<Arc<errors::ErrorAnswer>>,
 }
 
-/// Where a request carries its key.
+/// The place of the key in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyAt {
     Query(String),
@@ -91,7 +91,7 @@ pub(crate) struct Capacity {
 pub(crate) struct Issuer {
     pub path: String,
     pub expires: Nanos,
-    /// As the form field says it.
+    /// The value of the form field.
     pub grant: &'static str,
 }
 
@@ -116,7 +116,7 @@ impl Moment {
         self.route.is_none_or(|own| own == route) && self.phase(now).is_some_and(|phase| phase < self.length)
     }
 
-    /// When it next begins or ends.
+    /// The next begin or end.
     pub(crate) fn edge(&self, now: Mono) -> Mono {
         match (self.phase(now), self.every) {
             (None, _) => Mono(self.at.0),
@@ -149,7 +149,7 @@ impl Script {
     }
 }
 
-/// Turns checked values into a script and collects what is wrong with them.
+/// Converts checked values to a script and collects their problems.
 struct ScriptReader {
     problems: Vec<Diagnostic>,
     issuers: Vec<Issuer>,
@@ -160,7 +160,7 @@ impl ScriptReader {
         self.problems.push(Diagnostic::new(node.origin.span.clone(), path, why));
     }
 
-    /// Reads a text by its own grammar.
+    /// Parses a text with `read`, and reports its error at the key.
     fn parse<T>(&mut self, tree: &Tree, path: &str, key: &str, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         match read(tree.text(key)?) {
             Ok(value) => Some(value),

@@ -1,5 +1,5 @@
-//! The socket side: accepts, reads requests, waits as long as their fate says and sends what it says.
-//! Written on bare sockets, because a server library would keep us from being wrong on the wire.
+//! The socket side: accepts, reads requests, waits and responds as their fate says. It uses raw sockets, because a server library would not
+//! let it violate the protocol.
 
 use super::behave::FlakyUpstream;
 use super::capacity::Due;
@@ -18,12 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// More than this at once are closed as they come.
+/// Further connections are closed at once.
 const MAX_CONNECTIONS: u64 = 50_000;
-/// Answers of pipelined requests leave together until they are this long.
+/// Responses to pipelined requests are gathered up to this length.
 const MAX_PENDING: usize = 64 << 10;
 
-/// What all threads share.
+/// State that all threads share.
 #[derive(Debug)]
 pub(crate) struct FlakyState {
     upstream: Mutex<FlakyUpstream>,
@@ -36,7 +36,7 @@ impl FlakyState {
         Self { upstream: Mutex::new(upstream), wire: SocketCounts::default(), clock: Clock::start() }
     }
 
-    /// A panic elsewhere leaves counters, nothing that could be half done.
+    /// A panic elsewhere can leave only counters behind, and none of them half updated.
     pub(crate) fn upstream(&self) -> MutexGuard<'_, FlakyUpstream> {
         self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,7 +47,7 @@ impl FlakyState {
     }
 }
 
-/// Serves until told to stop; connections end with it.
+/// Serves until `stop`; connections end with it.
 pub(crate) async fn accept(listener: TcpListener, shared: Arc<FlakyState>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
@@ -59,7 +59,7 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<FlakyState>, mut s
                     shared.clock.follow();
                     connections.spawn(serve(stream, peer.ip(), Arc::clone(&shared)));
                 }
-                // Out of descriptors: those that close make room.
+                // Out of file descriptors: wait until connections close.
                 Err(_) => shared.clock.sleep_until(shared.clock.now().mono + Nanos::from_millis(10)).await,
             }
         }
@@ -68,7 +68,7 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<FlakyState>, mut s
 
 async fn serve(stream: TcpStream, ip: IpAddr, shared: Arc<FlakyState>) {
     let Some(_open) = shared.wire.open(MAX_CONNECTIONS) else { return };
-    // Without it small answers wait for acknowledgements; with an error there is no connection left to care about.
+    // Without it small responses wait for acknowledgements; an error means that the connection is gone.
     drop(stream.set_nodelay(true));
     let mut connection = FlakyConnection {
         stream,
@@ -94,13 +94,13 @@ pub(super) struct FlakyConnection<'a> {
     pub shared: &'a FlakyState,
     ip: IpAddr,
     input: BytesMut,
-    /// What has not been written yet.
+    /// Bytes that have not been written yet.
     pub output: Vec<u8>,
     kept: Vec<u8>,
     pub dated: DateLine,
 }
 
-/// One request's answer on its way out.
+/// One response on its way out.
 #[derive(Debug)]
 pub(super) struct FlakyReply {
     pub fate: RequestFate,
@@ -142,7 +142,7 @@ impl FlakyConnection<'_> {
         }
     }
 
-    /// Writes what is due and reads more; `false` at the end.
+    /// Writes pending bytes and reads more; `false` at the end.
     async fn fill(&mut self) -> io::Result<bool> {
         self.flush().await?;
         self.input.reserve(4096);
@@ -225,7 +225,7 @@ impl FlakyConnection<'_> {
         self.next(reply).await
     }
 
-    /// Goes on with the connection as the caller asked.
+    /// Keeps or closes the connection as the caller asked.
     pub(super) async fn next(&mut self, reply: &FlakyReply) -> io::Result<NextRequest> {
         if !reply.head.keep_alive {
             return self.close().await;
@@ -271,7 +271,7 @@ impl FlakyConnection<'_> {
         clock.sleep_until(clock.now().mono + length).await;
     }
 
-    /// Says goodbye, and reads what the caller still sends for a moment: a close with unread bytes would be a reset.
+    /// Shuts down, and reads what the caller still sends for a moment: a close with unread bytes would be a reset.
     pub(super) async fn close(&mut self) -> io::Result<NextRequest> {
         self.flush().await?;
         self.stream.shutdown().await?;
@@ -290,7 +290,7 @@ pub(super) async fn drain(stream: &mut TcpStream) {
     while stream.read(&mut nowhere).await.is_ok_and(|read| read > 0) {}
 }
 
-/// The server's own paths, which count nowhere.
+/// The server's own paths, which are not counted.
 fn own(shared: &FlakyState, method: &str, path: &str, now: Now) -> Option<RequestFate> {
     match (method, path) {
         ("GET", "/-/stats") => Some(PlannedAnswer::json(200, shared.stats().to_string()).into()),

@@ -1,4 +1,4 @@
-//! What a script may say, as data: every table, key and kind of value.
+//! The structure of a script, as data: every table, key and kind of value.
 
 use seawall_core::config::shape::{KeyShape, TableShape, ValueKind, key, required};
 
@@ -58,7 +58,7 @@ static TOKEN: TableShape = TableShape {
     ]],
 };
 
-/// What a moment of the timeline may change.
+/// The keys that a moment of the timeline may change.
 const FACE: &[KeyShape] = &[
     key("mix", ValueKind::Counts, "statuses, faults and errors of real APIs, by weight"),
     key("error", ValueKind::Text, "the one thing that every request meets, as in \"lastfm:29\""),

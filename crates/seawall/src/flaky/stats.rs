@@ -1,4 +1,4 @@
-//! What was asked and what was met, so that tests can prove what a gateway did. Every table has a bound.
+//! Counts requests and their fates, so that tests can prove what a gateway did. Every table is bounded.
 
 use super::entry::Fault;
 use seawall_engine::secret::Secret;
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many keys, sequences or addresses are remembered; the oldest is forgotten first.
+/// The most keys, sequences or addresses remembered; the oldest is forgotten first.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// Values by name, never more than `MOST`.
+/// Values by name, at most `MAX_REMEMBERED`.
 #[derive(Debug)]
 pub(crate) struct Bounded<V> {
     values: HashMap<String, V>,
@@ -45,15 +45,15 @@ impl<V: Default> Bounded<V> {
     }
 }
 
-/// What one key has been used for.
+/// The use of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyUse {
     pub total: u64,
-    /// Over the quota, the one that found out included.
+    /// Requests over the quota, the first one included.
     pub refused: u64,
-    /// Over the quota although the caller had been told: a key that cools is not used.
+    /// Requests over the quota after the caller got a refusal: a cooling key must not be used.
     pub after_exhausted: u64,
-    /// The period that is counted, and how many were in it.
+    /// The current period, and the requests in it.
     pub period: u64,
     pub used: u64,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Stats {
     statuses: BTreeMap<u16, u64>,
     faults: BTreeMap<&'static str, u64>,
     errors: BTreeMap<String, u64>,
-    /// By index of the script's routes.
+    /// Indexed by the script's routes.
     pub routes: Vec<u64>,
     pub keys: Bounded<KeyUse>,
     pub idempotency: Bounded<u64>,
@@ -85,7 +85,7 @@ impl Stats {
         *self.faults.entry(fault.word()).or_default() += 1;
     }
 
-    /// Names come from the shipped list, but their codes are free.
+    /// Names come from the shipped list, but codes in them are free, so bound their number.
     pub(crate) fn error(&mut self, name: &str) {
         if let Some(count) = self.errors.get_mut(name) {
             *count += 1;
@@ -98,7 +98,7 @@ impl Stats {
         let statuses: Map<String, Value> = self.statuses.iter().map(|(status, n)| (status.to_string(), json!(n))).collect();
         let routes: Map<String, Value> = names.iter().zip(&self.routes).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
         let keys: Vec<Value> = self.keys.iter().map(|(key, used)| {
-            // Somebody may point real ones at us.
+            // Shows only the tail, because these may be real keys.
             json!({ "key": Secret::new(key).tail(), "total": used.total, "refused": used.refused, "after_exhausted": used.after_exhausted })
         }).collect();
         let idempotency: Map<String, Value> = self.idempotency.iter().map(|(key, n)| (key.to_owned(), json!(n))).collect();
@@ -121,7 +121,7 @@ impl Stats {
     }
 }
 
-/// What the sockets count, beside the lock.
+/// Counters of the sockets, outside the lock.
 #[derive(Debug, Default)]
 pub(crate) struct SocketCounts {
     connections: AtomicU64,
@@ -130,7 +130,7 @@ pub(crate) struct SocketCounts {
     max_in_flight: AtomicU64,
 }
 
-/// Counts down when what it stands for is over.
+/// Decrements its counter when dropped.
 #[derive(Debug)]
 pub(crate) struct HeldCount<'a>(&'a AtomicU64);
 
@@ -141,7 +141,7 @@ impl Drop for HeldCount<'_> {
 }
 
 impl SocketCounts {
-    /// `None` where there are too many already.
+    /// `None` if there are too many already.
     pub(crate) fn open(&self, most: u64) -> Option<HeldCount<'_>> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let before = self.open.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl SocketCounts {
         HeldCount(&self.in_flight)
     }
 
-    /// What is open stays open.
+    /// Resets the counters; open connections stay counted.
     pub(crate) fn reset(&self) {
         self.connections.store(self.open.load(Ordering::Relaxed), Ordering::Relaxed);
         self.max_in_flight.store(self.in_flight.load(Ordering::Relaxed), Ordering::Relaxed);

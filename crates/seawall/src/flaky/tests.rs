@@ -1,4 +1,4 @@
-//! The in-process door, and the script that is shipped.
+//! The in-process server, and the shipped script.
 
 use super::*;
 use std::io::Read as _;

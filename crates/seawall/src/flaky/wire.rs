@@ -1,4 +1,4 @@
-//! Answers as bytes.
+//! Responses as bytes.
 
 use super::entry::http_date;
 use super::fate::{PlannedAnswer, PlannedBody, RequestFacts};
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::json;
 use std::io::Write as _;
 
-/// A body that says nothing repeats this.
+/// The repeated text of bodies of a given size.
 pub(crate) static FILL: [u8; 64 << 10] = {
     const LINE: &[u8; 64] = b"the quick brown fox jumps over the lazy dog 0123456789 -- again\n";
     let mut block = [0; 64 << 10];
@@ -21,7 +21,7 @@ pub(crate) static FILL: [u8; 64 << 10] = {
 #[derive(Debug)]
 pub(crate) enum Payload {
     Bytes(Bytes),
-    /// So many bytes of `FILL`.
+    /// This many bytes of `FILL`.
     Fill(u64),
     Events(u32),
 }
@@ -35,7 +35,7 @@ impl Payload {
         }
     }
 
-    /// As one piece, for faults; what is too long for one is cut.
+    /// The payload in one piece, for faults; a longer one is cut.
     pub(crate) fn piece(&self) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
@@ -45,7 +45,7 @@ impl Payload {
     }
 }
 
-/// What an answer says, and the type that it has unless its route names one.
+/// A response's body, and its content type unless its route names one.
 pub(crate) fn payload(answer: &PlannedAnswer, request: &RequestFacts<'_>) -> (Payload, &'static str) {
     const JSON: &str = "application/json";
     match &answer.body {
@@ -70,7 +70,7 @@ fn good(path: &str, n: u64) -> Vec<u8> {
     out
 }
 
-/// Everything that arrived, names as they were written and repeated headers repeated.
+/// The whole request, with names as they were spelled and repeated headers repeated.
 fn echo(request: &RequestFacts<'_>) -> String {
     let headers: Vec<(&str, String)> =
         request.headers.iter().map(|header| (header.name, String::from_utf8_lossy(header.value).into_owned())).collect();
@@ -85,7 +85,7 @@ fn echo(request: &RequestFacts<'_>) -> String {
     .to_string()
 }
 
-/// The `Date` line, written anew once a second.
+/// The `Date` line, updated once a second.
 #[derive(Debug, Default)]
 pub(crate) struct DateLine {
     epoch_s: i64,
@@ -101,7 +101,7 @@ impl DateLine {
     }
 }
 
-/// How the body ends.
+/// The framing of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framed {
     Length(u64),

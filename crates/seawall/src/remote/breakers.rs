@@ -1,4 +1,4 @@
-//! `seawall breakers`: show them, or hold them.
+//! `seawall breakers`: shows breakers, or holds one open or closed.
 
 use super::{Admin, segment};
 use crate::exit::Exit;

@@ -1,4 +1,4 @@
-//! One request, one answer, over a plain blocking socket: all that a command needs.
+//! A minimal HTTP client for the admin API: one request and one response over a plain blocking socket.
 
 use crate::exit::{CommandError, Exit};
 use crate::setup;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than any page of the API has.
+/// More than any response of the API has.
 const MAX_RESPONSE: u64 = 256 << 20;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct AdminClient {
     token: Option<Secret>,
 }
 
-/// An answer that is not a refusal.
+/// A response that is not a refusal.
 #[derive(Debug)]
 pub(super) struct AdminReply {
     pub status: u16,
@@ -43,12 +43,12 @@ impl AdminClient {
         Ok(Self { authority: with_port, token })
     }
 
-    /// A list has `items`, and everything else the member that is named.
+    /// Gets JSON. A list has the member `items`; any other response must have `member`.
     pub(super) fn get(&self, path: &str, member: &str) -> anyhow::Result<Value> {
         self.json("GET", path, None, member)
     }
 
-    /// Whatever answers without the `member` that such an answer has is somebody else.
+    /// Sends and parses JSON. A response without `member` does not come from a Seawall's admin port.
     pub(super) fn json(&self, method: &str, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
         let text = body.map(ToString::to_string);
         let reply = self.send(method, path, "application/json", text.as_deref().map(str::as_bytes))?;
@@ -56,7 +56,7 @@ impl AdminClient {
         if answer.get(member).is_some() { Ok(answer) } else { Err(self.unexpected().into()) }
     }
 
-    /// Sends lines; says what was said of each, and whether all of them were taken.
+    /// Sends lines; prints the result of each, and returns whether all of them were accepted.
     pub(super) fn lines(&self, path: &str, file: &Path, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let mut text = Vec::new();
         let read = if file.as_os_str() == "-" {
@@ -72,12 +72,12 @@ impl AdminClient {
         Ok(if said.iter().any(|answer| answer.get("code").is_some()) { Exit::Failed } else { Exit::Done })
     }
 
-    /// Why an answer is not the admin port's.
+    /// The error for a response that does not come from an admin port.
     fn unexpected(&self) -> CommandError {
         if self.is_gateway() { self.gateway() } else { self.stranger() }
     }
 
-    /// Whether callers' requests are answered here. The gateway keeps this path for itself, and the admin port has none such.
+    /// Whether this address is the gateway's. The gateway reserves this path, and the admin port does not have it.
     fn is_gateway(&self) -> bool {
         let health = self.exchange("GET", "/-/health", "", None);
         health.is_ok_and(|reply| reply.status == 200 && reply.body.trim_ascii_end() == b"{\"status\":\"ok\"}")
@@ -85,7 +85,7 @@ impl AdminClient {
 
     fn gateway(&self) -> CommandError {
         let failure = CommandError::no_seawall(format!("http://{} is the gateway itself, not its admin port", self.authority));
-        // The file that this gateway most likely runs with says where that is.
+        // The configuration file that this gateway most likely runs with names its admin port.
         let configured = setup::load_if_any(None).ok().flatten().map(|(_, config)| config.server);
         let port = |address: &str| address.rsplit(':').next().map(str::to_owned);
         match configured.filter(|server| port(&server.listen) == port(&self.authority)) {
@@ -99,7 +99,7 @@ impl AdminClient {
             .hint("name another with --admin URL; it is the port of the dashboard, not of the gateway")
     }
 
-    /// Sends and reads; a refusal becomes an error in the server's own words.
+    /// Sends and reads; a refusal becomes an error with the server's message.
     pub(super) fn send(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<AdminReply> {
         let reply = self.exchange(method, path, kind, body)?;
         if reply.status < 400 {
@@ -110,9 +110,9 @@ impl AdminClient {
         let code = problem["code"].as_str().unwrap_or("unknown");
         let exit = match code {
             "store_unavailable" | "storage_full" => Exit::StoreUnavailable,
-            // Whatever answers has no words of ours.
+            // The response has no error code of ours.
             "unknown" => return Err(self.unexpected().into()),
-            // The gateway's words for a path that is no upstream's, and for a caller whom it does not know.
+            // The gateway's codes for a path without an upstream, and for an unknown caller.
             "no_upstream" | "caller_unknown" if self.is_gateway() => return Err(self.gateway().into()),
             _ => Exit::Failed,
         };
@@ -135,7 +135,7 @@ impl AdminClient {
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{authorization}{length}\r\n", self.authority);
         let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.unwrap_or_default()));
         let mut text = Vec::new();
-        // Whoever refuses early may close while we still send; its answer counts.
+        // A server that refuses early may close while we still send; its response counts.
         let read = stream.take(MAX_RESPONSE).read_to_end(&mut text);
         if text.is_empty() {
             sent.and(read).map_err(absent)?;
@@ -145,7 +145,7 @@ impl AdminClient {
     }
 }
 
-/// What was said of one line.
+/// The result for one line.
 fn line(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok().filter(|said: &Value| said.get("line").is_some())
 }

@@ -1,4 +1,4 @@
-//! `seawall jobs`: submit, list, look at, cancel.
+//! `seawall jobs`: submits, lists, shows and cancels jobs.
 
 use super::{Admin, print_one, query, segment};
 use crate::exit::Exit;

@@ -1,4 +1,4 @@
-//! `seawall keys`: show them, let one rest, restore one.
+//! `seawall keys`: shows keys, cools one, restores one.
 
 use super::{Admin, segment};
 use crate::exit::{CommandError, Exit};
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The one key that is meant.
+/// Finds the one key that the argument names.
 fn find(all: &Value, key: &str) -> Result<(String, String), CommandError> {
     let keys = all["items"].as_array().into_iter().flatten();
     let text = |key: &Value, name: &str| key[name].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! `seawall dlq`: list, look at, replay, discard, export and import dead letters.
+//! `seawall dlq`: lists, shows, replays, discards, exports and imports dead letters.
 
 use super::client::AdminClient;
 use super::{Admin, print_one, query, segment};
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A replay that sends nothing is a failure: whoever asked for it takes the letters for sent otherwise.
+/// A replay that sends nothing counts as a failure. Otherwise the user would believe that the letters were sent.
 fn replayed(answer: &Value) -> anyhow::Result<Exit> {
     if !answer["replay"].is_null() {
         return Ok(Exit::Done);
@@ -153,7 +153,7 @@ fn replayed(answer: &Value) -> anyhow::Result<Exit> {
     Err(if can_be_forced { failure.hint(hint) } else { failure }.into())
 }
 
-/// One after the other: one that is not there keeps no other from going. What keeps all of them is said once.
+/// Discards letters one by one: a missing letter does not stop the others. A failure that concerns all of them is reported once.
 fn discard(client: &AdminClient, ids: &[String], terminal: &Terminal) -> anyhow::Result<Exit> {
     let mut worst = Exit::Done;
     for id in ids {
@@ -189,7 +189,7 @@ fn wish(ids: &[String], filter: &LetterOptions, rate: Option<&str>, force: bool,
     Ok(wish)
 }
 
-/// Page by page, so that neither side holds all of them; each letter whole.
+/// Exports page by page, so that neither side holds all letters in memory.
 fn export(client: &AdminClient, filter: &LetterOptions, terminal: &Terminal) -> anyhow::Result<()> {
     let mut out = terminal.out();
     let mut cursor = None;

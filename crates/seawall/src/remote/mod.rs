@@ -30,7 +30,7 @@ impl Admin {
         AdminClient::new(&self.admin, crate::setup::admin_token())
     }
 
-    /// A list as a table of these members, or as it came.
+    /// Prints a list as a table of these members, or as JSON.
     fn print(&self, terminal: &Terminal, answer: &Value, columns: &[&str]) -> anyhow::Result<()> {
         let mut out = terminal.out();
         if self.json {
@@ -47,13 +47,13 @@ impl Admin {
     }
 }
 
-/// One thing with all its members.
+/// Prints one object with all its members.
 fn print_one(terminal: &Terminal, answer: &Value) -> anyhow::Result<()> {
     writeln!(terminal.out(), "{answer:#}")?;
     Ok(())
 }
 
-/// `?a=b&c=d` of what is given.
+/// Builds `?a=b&c=d` from the values that are present.
 fn query(pairs: &[(&str, Option<String>)]) -> String {
     let mut text = form_urlencoded::Serializer::new(String::new());
     for (name, value) in pairs {
@@ -65,7 +65,7 @@ fn query(pairs: &[(&str, Option<String>)]) -> String {
     if text.is_empty() { text } else { format!("?{text}") }
 }
 
-/// A name as a segment of a path.
+/// Encodes a name as a segment of a path.
 fn segment(name: &str) -> String {
     form_urlencoded::byte_serialize(name.as_bytes()).collect::<String>().replace('+', "%20")
 }

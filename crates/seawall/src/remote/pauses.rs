@@ -1,4 +1,4 @@
-//! `seawall pauses`: show the pauses that providers asked for, or end one.
+//! `seawall pauses`: shows the pauses that providers asked for, or ends one.
 
 use super::{Admin, segment};
 use crate::exit::Exit;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 /// Longer cells are cut.
 const WIDEST: usize = 60;
 
-/// A row for each item; a column names a member, or one inside of another by `a.b`.
+/// Writes a row for each item; a column names a member, or a nested one by `a.b`.
 pub(super) fn write(out: &mut dyn Write, items: &[Value], columns: &[&str]) -> io::Result<()> {
     let rows: Vec<Vec<String>> = items.iter().map(|item| columns.iter().map(|column| cell(item, column)).collect()).collect();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([columns[at].chars().count()]).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `--assert 'recovery_s < 10 where policy=succ10,rho=0.8'`: a threshold that every row, or every chosen row, must keep.
+//! `--assert 'recovery_s < 10 where policy=succ10,rho=0.8'`: a threshold for every row, or for the selected rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -75,7 +75,7 @@ impl fmt::Display for Assertion {
 }
 
 impl Assertion {
-    /// Before anything is simulated: a misspelt column must not cost a minute.
+    /// Checks the columns before anything is simulated: a misspelt one must not cost a minute.
     pub(super) fn check_columns(&self, columns: &[Column]) -> anyhow::Result<()> {
         let known = |name: &str| columns.iter().find(|column| column.name == name);
         let names = || columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
@@ -87,7 +87,7 @@ impl Assertion {
         Ok(())
     }
 
-    /// The rows that break it, each as one line, and how many it was held against.
+    /// The rows that break it, each as one line, and the number of rows checked.
     pub(super) fn failures(&self, report: &SimReport) -> anyhow::Result<(Vec<String>, usize)> {
         let chosen: Vec<&Vec<ReportCell>> =
             report.rows.iter().filter(|row| self.filters.iter().all(|filter| matches(report.columns, row, filter))).collect();
@@ -106,7 +106,7 @@ impl Assertion {
     }
 }
 
-/// `rho=0.80` means `rho=0.8`.
+/// Compares numbers by value: `rho=0.80` means `rho=0.8`.
 fn matches(columns: &[Column], row: &[ReportCell], (name, value): &(String, String)) -> bool {
     let cell = columns.iter().zip(row).find(|(column, _)| column.name == name).map(|(_, cell)| cell);
     match cell {

@@ -13,7 +13,7 @@ pub(super) const COLUMNS: &[Column] =
 const CALLS: &str = "calls until every client has written";
 const SECONDS: &str = "seconds until the last client is done";
 
-/// So many numbers of clients fit beside each other in the table for people; CSV has them all.
+/// The numbers of clients that fit into the table for people; CSV has all of them.
 const SHOWN: usize = 4;
 
 pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
@@ -36,7 +36,7 @@ pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
         runs: config.runs,
         columns: COLUMNS,
         rows: rows.iter().map(cells).collect(),
-        // The rows are the series already: one value per number of clients.
+        // The rows are the series already: one value for each number of clients.
         series: Vec::new(),
         table: table(&config, &rows),
         figure: Some(figure(&config, &rows)),
@@ -50,7 +50,7 @@ fn of(rows: &[ContentionRow], strategy: Strategy) -> impl Iterator<Item = &Conte
     rows.iter().filter(move |row| row.strategy == strategy)
 }
 
-/// Evenly chosen, the last always among them.
+/// Chooses evenly, and always includes the last.
 fn shown(clients: &[u32]) -> Vec<u32> {
     let count = clients.len().min(SHOWN);
     (1..=count).map(|index| clients[index * clients.len() / count - 1]).collect()

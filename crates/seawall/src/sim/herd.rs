@@ -1,4 +1,4 @@
-//! Shows the herd model: how many retries come back at once, per scenario and policy.
+//! Shows the herd model: simultaneous retries, per scenario and policy.
 
 use seawall_core::sim::herd::{BUCKET, HerdConfig, HerdPolicy, HerdRow, Scenario, run};
 
@@ -68,7 +68,7 @@ const fn meaning(scenario: Scenario) -> &'static str {
     }
 }
 
-/// The time in which all but a hundredth of a scenario's retries happen, in buckets: the long tail would hide the herd.
+/// The time in which all but a hundredth of a scenario's retries happen, in buckets. The long tail would hide the herd.
 fn horizon(rows: &[HerdRow], scenario: Scenario) -> usize {
     let rows = || rows.iter().filter(|row| row.scenario == scenario);
     let mut left = rows().map(|row| row.retries_mean).sum::<f64>();
@@ -108,7 +108,7 @@ fn table(rows: &[HerdRow]) -> TextTable {
 fn line(row: &HerdRow, shown: usize) -> Vec<Field> {
     let mut buckets = row.retries_per_bucket.clone();
     buckets.resize(shown, 0.0);
-    // Each row is scaled to itself: the peak is in numbers, the line shows the shape.
+    // Each row is scaled to itself: numbers give the peak, the line shows the shape.
     let blocks = 30.min(shown);
     let top = (0..blocks).map(|index| &buckets[index * shown / blocks..(index + 1) * shown / blocks]);
     let top = top.map(|part| part.iter().sum::<f64>() / part.len().max(1) as f64).fold(f64::MIN_POSITIVE, f64::max);
@@ -138,7 +138,7 @@ fn closing(rows: &[HerdRow]) -> String {
 fn figure(config: &HerdConfig, rows: &[HerdRow]) -> Figure {
     let top = round_up(rows.iter().map(|row| row.peak100_mean).fold(1.0, f64::max));
     let across = config.scenarios.len().max(1);
-    // Policies go down and scenarios across, so that the eye compares policies along one axis.
+    // One row per policy and one column per scenario, so that policies can be compared along one axis.
     let by_policy = config.arms.iter().flat_map(|arm| rows.iter().filter(|row| row.policy == arm.name));
     let count = rows.len();
     let panel = |(index, row): (usize, &HerdRow)| Panel {

@@ -1,4 +1,4 @@
-//! The `sim` door: runs a model of the core in virtual time and shows what it found as a table, CSV, JSON or a chart.
+//! The `sim` door: runs a model of the core in virtual time and shows the results as a table, CSV, JSON or a chart.
 
 mod assert;
 mod contention;
@@ -109,7 +109,7 @@ pub(crate) struct Args {
     pub config: Option<PathBuf>,
 }
 
-/// A resolved policy of the user's own, to be simulated beside the built-in ones.
+/// A resolved policy of the user, simulated beside the built-in ones.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate {
     /// `upstream/endpoint`
@@ -119,7 +119,7 @@ pub(crate) struct Candidate {
     pub adaptive: bool,
 }
 
-/// Runs the scenario with the built-in policies and those of the file given.
+/// Runs the scenario with the built-in policies and those of the given file.
 pub(crate) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
     options::check(args)?;
     for assertion in &args.assert {
@@ -149,7 +149,7 @@ fn candidates(config: &Config) -> Vec<Candidate> {
         .collect()
 }
 
-/// The scenarios that set policies beside each other.
+/// The scenarios that compare policies.
 fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
     match args.scenario {
         Scenario::Contention => contention::report(args),
@@ -159,7 +159,7 @@ fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
     }
 }
 
-/// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
+/// Writes results to `out`, broken assertions to `err`; both must strip colour if it is not wanted.
 fn show(args: &Args, report: &SimReport, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
     if let (Some(path), Some(figure)) = (&args.svg, &report.figure) {
         std::fs::write(path, figure.render()).with_context(|| format!("cannot write the chart to `{}`", path.display()))?;
@@ -213,7 +213,7 @@ fn check(assertions: &[Assertion], report: &SimReport, err: &mut dyn Write) -> a
     Ok(exit)
 }
 
-/// Keeps what `--policy` names, in the order of the table; nothing named keeps everything.
+/// Keeps the policies that `--policy` names, in the order of the table; without names, all of them.
 fn choose<T>(all: Vec<T>, name: impl Fn(&T) -> &str, wanted: &[String]) -> anyhow::Result<Vec<T>> {
     for want in wanted {
         let names = || all.iter().map(&name).collect::<Vec<_>>().join(", ");

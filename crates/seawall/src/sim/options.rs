@@ -1,5 +1,4 @@
-//! What can be typed after `seawall sim`, beyond what the parser of the command line checks by itself: how options are
-//! read, and which belong to which scenario.
+//! Checks of `seawall sim`'s options beyond the command line's parser: their values, and the scenarios to which they belong.
 
 use seawall_core::policy::Share;
 use seawall_core::time::Nanos;
@@ -8,7 +7,7 @@ use seawall_core::units;
 use super::{Args, Scenario};
 use crate::exit::CommandError;
 
-/// An option of another scenario is refused: it would change nothing, and its reader would think it did.
+/// Refuses an option of another scenario: it would have no effect, and the user would believe that it had.
 pub(super) fn check(args: &Args) -> anyhow::Result<()> {
     use Scenario::{Contention, Herd, Outage, Replay, Surge};
     let given: [(&str, bool, &[Scenario]); 10] = [
@@ -52,7 +51,7 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
     between(text, 1.0, 1000.0, "a factor such as 10")
 }
 
-/// `20` or `20/s`, as rates are written elsewhere.
+/// Parses `20` or `20/s`, the notation of other rates.
 pub(super) fn calls_per_second(text: &str) -> Result<f64, String> {
     if text.contains('/') {
         let rate = units::rate(text)?.per_second_f64();

@@ -1,4 +1,4 @@
-//! Shows the outage model: whether and when each policy lets the system come back, and what it costs.
+//! Shows the outage model: whether and when the system recovers under each policy, and the cost.
 
 use seawall_core::policy::Share;
 use seawall_core::sim::outage::{CAPACITY, DIP_END_S, DIP_START_S, END_S, OutageConfig, OutagePolicy, OutageRow, run};
@@ -71,7 +71,7 @@ fn series(row: &OutageRow) -> [ReportSeries; 2] {
     })
 }
 
-/// Mean goodput per second in what is shown; a series may end early where nothing succeeds any more.
+/// Mean goodput per second in the shown range; a series may end early if nothing succeeds any more.
 fn shown(row: &OutageRow) -> Vec<f64> {
     (SHOWN_FROM_S..SHOWN_TO_S.min(END_S)).map(|second| row.goodput_per_s.get(second as usize).copied().unwrap_or(0.0)).collect()
 }
@@ -111,7 +111,7 @@ fn line(row: &OutageRow, runs: u32) -> Vec<Field> {
     ]
 }
 
-/// The load that the closing sentence and the chart are about.
+/// The load of the closing sentence and the chart.
 fn focus(config: &OutageConfig) -> Share {
     let usual = Share::percent(80);
     if config.rhos.contains(&usual) { usual } else { config.rhos.first().copied().unwrap_or(usual) }
@@ -121,7 +121,7 @@ fn closing(config: &OutageConfig, rows: &[OutageRow]) -> String {
     let rho = focus(config);
     let of = || rows.iter().filter(move |row| row.rho == rho);
     let lost: Vec<&str> = of().filter(|row| row.recovered <= 0.0).map(|row| row.policy.as_str()).collect();
-    // A bound on the server's queue is not the client's to set.
+    // A client cannot set a bound on the server's queue.
     let alone = |row: &&OutageRow| config.arms.iter().any(|arm| arm.name == row.policy && arm.bounded.is_none());
     let fastest = of().filter(|row| row.recovered >= 1.0).filter(alone);
     let fastest = fastest.min_by(|a, b| a.recovery_s.unwrap_or(f64::MAX).total_cmp(&b.recovery_s.unwrap_or(f64::MAX)));

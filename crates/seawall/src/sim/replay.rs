@@ -27,7 +27,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column::number("waited_s_after", 3),
 ];
 
-/// An attempt log has lines of some hundred bytes; one that is this long is something else.
+/// The longest line of an attempt log. Usual lines have some hundred bytes.
 const MAX_LINE: usize = 1 << 20;
 const TOTAL: &str = "total";
 
@@ -61,7 +61,7 @@ fn read(path: &Path) -> anyhow::Result<RecordedLog> {
     lines(BufReader::new(file)).with_context(unreadable)
 }
 
-/// Line by line, never holding more of one than a line may have.
+/// Reads line by line, and never holds more of a line than the limit.
 fn lines(mut input: impl BufRead) -> io::Result<RecordedLog> {
     let mut log = RecordedLog::default();
     let mut line = Vec::new();

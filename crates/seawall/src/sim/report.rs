@@ -1,5 +1,5 @@
-//! What a scenario found, independent of how it is shown: rows under named columns, time series, a view for people.
-//! CSV and JSON are written from here, so the two cannot differ.
+//! A scenario's results, independent of their presentation: rows under named columns, time series, a view for people. CSV and JSON are both
+//! written from here, so the two cannot differ.
 
 use std::io::{self, Write};
 
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::svg::Figure;
 use super::table::TextTable;
 
-/// A column of the CSV form; these names are what `--assert` and `where` speak of.
+/// A column of the CSV form; `--assert` and `where` use these names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// Decimals; `None` is text.
+    /// Decimals; `None` for text.
     pub(super) digits: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum ReportCell {
     Never,
 }
 
-/// Values at even steps, with the labels that tell the series apart.
+/// Values at even steps, with the labels that distinguish the series.
 #[derive(Clone, Debug)]
 pub(super) struct ReportSeries {
     pub(super) labels: Vec<(&'static str, ReportCell)>,
@@ -62,13 +62,13 @@ pub(super) struct SimReport {
     pub(super) rows: Vec<Vec<ReportCell>>,
     pub(super) series: Vec<ReportSeries>,
     pub(super) table: TextTable,
-    /// `None` where nothing is drawn.
+    /// `None` without a chart.
     pub(super) figure: Option<Figure>,
-    /// What CSV shows instead of the rows, where those are only a summary.
+    /// Replaces the rows in CSV if those are only a summary.
     pub(super) detail: Option<Detail>,
-    /// What the reader must know of the input.
+    /// Remarks about the input.
     pub(super) notes: Vec<String>,
-    /// One sentence on what the numbers show.
+    /// One sentence about the results.
     pub(super) closing: String,
 }
 
@@ -142,7 +142,7 @@ impl ReportSeries {
     }
 }
 
-/// Policy names come from configuration files, so a comma in one is possible (RFC 4180).
+/// Quotes a value for CSV (RFC 4180): policy names come from configuration files and may contain a comma.
 fn quoted(text: String) -> String {
     if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }

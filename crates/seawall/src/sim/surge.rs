@@ -1,4 +1,4 @@
-//! Shows the surge model: per endpoint what was admitted, what was refused by which layer, and what it cost the rest.
+//! Shows the surge model: admitted calls per endpoint, refusals per layer, and the cost to the other endpoints.
 
 use seawall_core::config::Config;
 use seawall_core::sim::surge::{CALM_S, Layer, Phase, SurgeCase, SurgePoint, SurgeResult, SurgeRow, Track, endpoints, run};
@@ -38,9 +38,9 @@ const SECONDS: &[Column] = &[
     Column::number("success", 4),
 ];
 
-/// Seconds that one point of the chart stands for: chance alone moves single seconds by a third.
+/// Seconds averaged in one point of the chart: randomness alone moves single seconds by a third.
 const SMOOTH: usize = 3;
-/// More calls than this in one run would take minutes and gigabytes.
+/// The most calls in one run; more would take minutes and gigabytes.
 const MAX_CALLS: f64 = 5e6;
 
 pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
@@ -89,7 +89,7 @@ fn optional(value: Option<f64>) -> ReportCell {
     value.map_or(ReportCell::Never, ReportCell::Number)
 }
 
-/// All endpoints of one second stand together, so that a second can be read across.
+/// Groups all endpoints of one second, so that a second can be read across.
 fn seconds(found: &SurgeResult) -> Vec<Vec<ReportCell>> {
     let length = found.tracks.first().map_or(0, |track| track.points.len());
     (0..length).flat_map(|second| found.tracks.iter().map(move |track| second_of(track, second))).collect()
@@ -161,7 +161,7 @@ fn line(case: &SurgeCase<'_>, row: &SurgeRow, track: &Track) -> Vec<Field> {
     let refused = |layer: Layer| Field::from(format!("{:.0}", row.refused[layer as usize]));
     let success = row.success().unwrap_or(1.0);
     let tone = match row.phase {
-        // What the surged endpoint loses is the price, not the harm.
+        // A loss of the surged endpoint is the price of protection and not a harm.
         Phase::During if track.surged => Tone::Plain,
         Phase::Before | Phase::During | Phase::After if success >= 0.99 => Tone::Good,
         Phase::Before | Phase::During | Phase::After => Tone::Bad,
@@ -240,7 +240,7 @@ fn panel(case: &SurgeCase<'_>, found: &SurgeResult, track: &Track, first: bool) 
         verdict,
         x: Axis { label: "seconds since the surge began", from: since(0), to: since(2 * CALM_S + case.surge_s) },
         y: Axis { label: "", from: 0.0, to: round_up(top) },
-        // What was offered first: admitted covers its lower part, and what is left to see was refused.
+        // Offered calls are drawn first: admitted ones cover the lower part, and the visible rest was refused.
         marks: vec![mark(1, &offered), mark(0, &admitted)],
         shade: Some(Shade { from: 0.0, to: f64::from(case.surge_s), label: if first { "surge" } else { "" } }),
         level: None,

@@ -44,7 +44,7 @@ pub(super) enum Align {
 
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// Empty where there is only one.
+    /// Empty if there is only one group.
     pub(super) title: String,
     pub(super) rows: Vec<Vec<Field>>,
 }
@@ -77,7 +77,7 @@ impl TextTable {
         self.headings.get(column).map_or(0, |(text, _)| text.chars().count()).max(widest)
     }
 
-    /// Padding is outside the colour and absent at the line's end.
+    /// Padding is outside the colour and omitted at the line's end.
     fn line(&self, fields: &[Field], widths: &[usize]) -> String {
         let mut line = String::new();
         for ((field, width), (_, align)) in fields.iter().zip(widths).zip(&self.headings) {

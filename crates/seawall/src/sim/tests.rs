@@ -1,4 +1,4 @@
-//! The door as its caller sees it: what is printed, what is refused, and how it ends.
+//! The `sim` command as its caller sees it: output, refusals and exit codes.
 
 use clap::Parser;
 
@@ -114,7 +114,7 @@ fn the_chart_is_written_where_asked() {
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">decorrelated "), "{svg}");
 }
 
-/// A file of the directory that documentation points at.
+/// A file of the directory that the documentation refers to.
 fn shipped(name: &str) -> String {
     format!("{}/../../scenarios/{name}", env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,4 +1,4 @@
-//! What requests meet, in virtual time.
+//! The fates of requests, in virtual time.
 
 use super::*;
 use seawall_core::time::Wall;
@@ -31,7 +31,7 @@ impl World {
         self.upstream.meet(&RequestFacts { method, path, query, headers: &headers, body, ip }, self.now)
     }
 
-    /// What a plain GET meets, as a word.
+    /// The fate of a plain GET, as a word.
     fn word(&mut self, target: &str) -> String {
         let fate = self.send(&format!("GET {target}"), &[]);
         fate.fault.map_or_else(|| fate.answer.status.to_string(), |fault| fault.word().to_owned())

@@ -1,5 +1,5 @@
-//! A small chart writer: a figure is a grid of panels under a title. No dependency, no script, one file that
-//! follows the reader's light or dark setting and stays legible without colour vision.
+//! A small chart writer: a figure is a grid of panels under a title. It needs no dependency and no script, follows the reader's light or
+//! dark setting and is legible without colour vision.
 
 mod panel;
 mod style;
@@ -31,7 +31,7 @@ pub(super) struct Figure {
 #[derive(Clone, Debug)]
 pub(super) struct Panel {
     pub(super) title: String,
-    /// Stands beside the title, or below where the two do not fit: the one number to remember.
+    /// Beside the title, or below if the two do not fit: the one number to remember.
     pub(super) note: String,
     pub(super) verdict: PanelVerdict,
     pub(super) x: Axis,
@@ -58,7 +58,7 @@ pub(super) struct Axis {
 
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
-    /// Written at the line's end; empty where the panel's title says it.
+    /// At the line's end; empty if the panel's title is enough.
     pub(super) label: String,
     pub(super) colour: usize,
     pub(super) shape: Shape,
@@ -67,10 +67,10 @@ pub(super) struct Mark {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Dots at the points as well: the points are measurements.
+    /// Also has dots at the points, because the points are measurements.
     Line,
     Area,
-    /// A solid area: the next mark stands in front of it, so cumulated values make a stack.
+    /// A solid area: the next mark covers it, so cumulated values make a stack.
     Stack,
     Bars,
 }
@@ -82,7 +82,7 @@ pub(super) struct Shade {
     pub(super) label: &'static str,
 }
 
-/// Where a panel goes.
+/// The place of a panel.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     left: f64,
@@ -129,12 +129,12 @@ impl Figure {
     }
 }
 
-/// The mark's points from values at even steps.
+/// Makes a mark's points from values at even steps.
 pub(super) fn points(start: f64, step: f64, values: &[f64]) -> Vec<(f64, f64)> {
     values.iter().enumerate().map(|(index, &value)| (start + index as f64 * step, value)).collect()
 }
 
-/// The end of an axis that holds `max` with a whole number of steps.
+/// The end of an axis that contains `max` with a whole number of steps.
 pub(super) fn round_up(max: f64) -> f64 {
     let step = ticks::step(max, 5);
     (max / step).ceil() * step

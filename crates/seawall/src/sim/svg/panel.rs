@@ -13,7 +13,7 @@ const TICKS_BELOW: f64 = 18.0;
 const ENDS: f64 = 150.0;
 const LABEL_HEIGHT: f64 = 16.0;
 
-/// Where notes stand; the same in all panels of a figure, so that plots line up.
+/// The place of notes; the same in all panels of a figure, so that plots line up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notes {
     Beside,
@@ -21,14 +21,14 @@ pub(super) enum Notes {
 }
 
 impl Notes {
-    /// By mean widths of letters: the reader's font is not known here.
+    /// Estimates widths from mean letter widths, because the reader's font is unknown.
     pub(super) fn that_fit(panels: &[Panel], width: f64) -> Self {
         let needed = |panel: &Panel| panel.title.chars().count() as f64 * 8.8 + panel.note.chars().count() as f64 * 7.4 + 12.0;
         if panels.iter().all(|panel| needed(panel) <= width) { Self::Beside } else { Self::Below }
     }
 }
 
-/// The plot's rectangle and how values fall into it.
+/// The plot's rectangle and its scales.
 #[derive(Clone, Copy, Debug)]
 struct Plot<'a> {
     left: f64,
@@ -57,7 +57,7 @@ impl Plot<'_> {
     }
 }
 
-/// What lies outside the axis is drawn at its edge.
+/// A value's position on the axis; values outside are drawn at its edge.
 fn share(axis: &Axis, value: f64) -> f64 {
     let span = axis.to - axis.from;
     if span <= 0.0 { 0.0 } else { ((value - axis.from) / span).clamp(0.0, 1.0) }
@@ -135,7 +135,7 @@ fn grid(svg: &mut String, plot: &Plot<'_>) {
         let _ = writeln!(svg, "<path class=\"axis\" d=\"M{x:.1} {bottom:.1}v4\"/>");
         let _ = writeln!(svg, "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", bottom + 16.0);
     }
-    // The label hangs into the gap below the frame, so that plots with and without one are of one height.
+    // The label hangs into the gap below the frame, so that plots with and without one have the same height.
     if !plot.x.label.is_empty() {
         let (x, y) = (f64::midpoint(left, right), bottom + 33.0);
         let _ = writeln!(svg, "<text class=\"label\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>", escape(plot.x.label));
@@ -160,7 +160,7 @@ fn shape(svg: &mut String, mark: &Mark, plot: &Plot<'_>) {
     }
 }
 
-/// Down to the axis on both sides.
+/// The area between the line and the axis.
 fn area(svg: &mut String, mark: &Mark, plot: &Plot<'_>, class: &str) {
     let (line, bottom, colour) = (path(&mark.points, plot), plot.bottom(), mark.colour % COLOURS);
     let (first, last) = (mark.points.first().map_or(0.0, |point| point.0), mark.points.last().map_or(0.0, |point| point.0));
@@ -168,7 +168,7 @@ fn area(svg: &mut String, mark: &Mark, plot: &Plot<'_>, class: &str) {
     let _ = writeln!(svg, "<path class=\"{class} f{colour}\" d=\"{line}L{last:.1} {bottom:.1}L{first:.1} {bottom:.1}Z\"/>");
 }
 
-/// One path for all bars; a bar is at least a pixel and a half wide, or a spike would vanish.
+/// One path for all bars. A bar is at least a pixel and a half wide, or a spike would vanish.
 fn bars(svg: &mut String, mark: &Mark, plot: &Plot<'_>, colour: usize) {
     let step = mark.points.windows(2).next().map_or(1.0, |pair| pair[1].0 - pair[0].0);
     let width = (plot.width * step / (plot.x.to - plot.x.from).max(f64::EPSILON)).max(1.5);
@@ -208,7 +208,7 @@ fn end_labels(svg: &mut String, marks: &[Mark], plot: &Plot<'_>) {
     }
 }
 
-/// Moves labels (sorted downwards) apart until none overlaps, and back up from the bottom if they ran over it.
+/// Moves labels (sorted downwards) apart until none overlaps, and back up if they cross the bottom.
 fn apart(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut heights: Vec<f64> = Vec::with_capacity(wanted.len());
     for &y in wanted {

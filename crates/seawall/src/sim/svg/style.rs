@@ -1,5 +1,5 @@
-//! Colours and type. The hues are Okabe and Ito's, which stay apart under every common colour blindness; each has a
-//! twin that is bright enough for a dark page.
+//! Colours and type. The hues are Okabe and Ito's, which are distinguishable under every common colour blindness; each has a brighter
+//! variant for dark pages.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const HUES: [(&str, &str); 7] = [
     ("#6a51a3", "#b3a2e0"),
 ];
 
-/// How many colours there are before they repeat.
+/// The number of distinct colours.
 pub(super) const COLOURS: usize = HUES.len();
 
 struct Tones {

@@ -1,4 +1,4 @@
-//! Tick steps that people count in (1, 2, 2.5, 5 and their tens) and the numbers written at them.
+//! Round tick steps (1, 2, 2.5, 5 and their tens) and their labels.
 
 /// The step that divides `span` into about `count` parts.
 pub(super) fn step(span: f64, count: u32) -> f64 {
@@ -17,7 +17,7 @@ pub(super) fn between(from: f64, to: f64, count: u32) -> Vec<f64> {
     (0..=2 * count + 2).map(|index| (first + f64::from(index)) * step).take_while(|&tick| tick <= to + step * 1e-6).collect()
 }
 
-/// `12,000`, `0.5`: grouped above a thousand, no more decimals than there are.
+/// `12,000`, `0.5`: grouped above a thousand, without trailing decimals.
 pub(super) fn label(value: f64) -> String {
     if value.fract().abs() > 1e-9 {
         return format!("{value:.2}").trim_end_matches('0').to_owned();
