@@ -1,4 +1,4 @@
-//! The call machine as a whole: what holds for every policy, every script of results and every moment to leave.
+//! Properties of the whole call machine: for every policy, every script of results and every moment at which a caller leaves.
 
 mod driver;
 mod given;
@@ -32,7 +32,7 @@ fn played(knobs: &Knobs, jobs: &[Job], fates: &[Fate], seed: u64) -> World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// The driver itself asserts, at each step, what holds for single steps; this is what holds for whole calls.
+    /// The driver asserts the properties of single steps; this test asserts those of whole calls.
     #[test]
     fn every_call_ends_within_its_attempts_and_its_deadline(knobs in knobs(), jobs in jobs(), fates in fates(), seed in any::<u64>()) {
         let world = played(&knobs, &jobs, &fates, seed);
@@ -90,7 +90,7 @@ const GET: CallRequest<'static> =
     CallRequest { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
 const START: Now = Now { mono: Mono(0), wall: Wall(1_782_864_000_000) };
 
-/// Answers questions until the machine wants something else.
+/// Replies to questions until the machine wants something else.
 fn asked(call: &mut Call, mut action: Action, cells: &mut EndpointCells, now: Now) -> Action {
     while let Action::Ask(ask) = action {
         action = call.answered(cells.answer(ask, now).answer, now);
@@ -137,7 +137,7 @@ fn a_result_from_before_the_breaker_opened_counts_nowhere() {
 
 #[test]
 fn a_job_that_was_put_aside_counts_the_sends_it_had() {
-    // Nothing is asked before the first send, so the machine begins by sending.
+    // No question comes before the first send, so the machine begins by sending.
     let (_, plan) = parts("[upstreams.api]\nurl = \"https://api.test\"\nretry.attempts = 2\nbreaker.mode = \"off\"");
     let plan = Arc::new(CallPlan { guarded: false, ..(*plan).clone() });
     let progress = CallProgress { attempts: 1, ..CallProgress::default() };

@@ -1,4 +1,4 @@
-//! Golden answers of real APIs: for each preset what its rules make of them, near misses included.
+//! Golden responses of real APIs: for each preset the classification by its rules, near misses included.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -71,7 +71,7 @@ fn cases(preset: &str) -> Vec<Case> {
     toml::from_str::<Cases>(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())).case
 }
 
-/// The preset's rules with the generic ones behind them, as an upstream that uses it has them.
+/// The preset's rules followed by the generic ones, as an upstream with this preset has them.
 fn rule_set(preset: &Preset) -> (RuleSet, usize) {
     let mut rules = preset.rules().unwrap();
     let own = rules.len();

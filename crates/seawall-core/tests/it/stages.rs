@@ -1,4 +1,4 @@
-//! Properties of the stages: what holds for every policy and every order of events.
+//! Properties of the stages for every policy and every order of events.
 
 mod admit;
 mod decide;

@@ -1,4 +1,4 @@
-//! The messages of llhttp's own tests: what our readers make of each of them, and why, where that is not what llhttp makes of it.
+//! The messages of llhttp's own tests: the verdict of our parsers on each of them, and the reason if it differs from llhttp's.
 //! `llhttp/messages.txt` has the messages, `llhttp/differences.txt` the reasons.
 
 use seawall_http::h1::fuzzing::{FuzzEnd, FuzzInput, FuzzMessage, requests, responses};
@@ -8,14 +8,14 @@ use std::fmt;
 const MESSAGES: &str = include_str!("llhttp/messages.txt");
 const DIFFERENCES: &str = include_str!("llhttp/differences.txt");
 
-/// What a reader makes of the bytes of a connection.
+/// The verdict of a parser on the bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {
     /// `accept`, `reject` or `upgrade`.
     word: String,
     /// Messages that are complete.
     messages: usize,
-    /// Bytes of all bodies. Where something is rejected, they depend on when that is noticed.
+    /// Bytes of all bodies. If something is rejected, they depend on when the parser notices.
     body: usize,
 }
 
@@ -67,7 +67,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What was read, and whether all of it was.
+/// The verdict on the messages, and on whether all bytes were read.
 fn judged<Head>((messages, end): &(Vec<FuzzMessage<Head>>, FuzzEnd)) -> Verdict {
     let is_accepted = matches!(end, FuzzEnd::Waits | FuzzEnd::Closed | FuzzEnd::Last { unread: 0 });
     Verdict {
@@ -105,7 +105,7 @@ fn every_difference_to_llhttp_has_a_reason() {
             None if !ours_is.is_like(&llhttps) => wrong.push(format!("{name}\t{ours_is}\tllhttp: {llhttps}\t{}", line[5])),
             Some(_) | None => {}
         }
-        // However the bytes arrive, they are the same messages. Only a head that has no end yet may be rejected later.
+        // The pieces in which bytes arrive do not change the messages. Only an incomplete head may be rejected later.
         for sizes in [&[1][..], &[2], &[3, 1], &[7]] {
             let cut = ours(name, FuzzInput { bytes: &bytes, sizes, closes });
             let is_alike = cut.is_like(&ours_is) || (ours_is.word == "reject" && cut.messages == ours_is.messages);

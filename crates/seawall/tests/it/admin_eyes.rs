@@ -1,4 +1,4 @@
-//! What operators see: timelines, roll-ups that agree with the log, events, unnamed errors.
+//! The operators' views: timelines, roll-ups that agree with the log, events, unnamed errors.
 
 use super::caller::{Caller, eventually};
 use super::gateway::{Gateway, Start};
@@ -15,7 +15,7 @@ fn listen(gateway: &Gateway) -> Caller {
     events
 }
 
-/// Reads until this event has come; its data.
+/// Reads until this event has come; returns its data.
 fn until(events: &mut Caller, told: &mut String, name: &str) -> Value {
     let mark = format!("event: {name}\n");
     let mut found = None;
@@ -157,7 +157,7 @@ fn a_calls_timeline_says_why_everything_was_done() {
     assert_eq!(all.last(), Some(&id), "newest first");
 }
 
-/// What a roll-up counts, from the lines of the log.
+/// A roll-up's counts, computed from the lines of the log.
 #[derive(Default)]
 struct Row {
     attempts: BTreeMap<String, u64>,
@@ -168,7 +168,7 @@ struct Row {
     latency: StepHistogram,
 }
 
-/// What the roll-ups should say, from the lines of the log alone.
+/// The expected roll-ups, from the lines of the log alone.
 fn recomputed(log: &[Value]) -> Vec<Value> {
     let mut rows: BTreeMap<(String, String, String), Row> = BTreeMap::new();
     for line in log {
@@ -275,7 +275,7 @@ fn a_name_and_what_was_counted_outlive_the_process() {
     let path = format!("/v1/errors/{}", error["fingerprint"].as_str().unwrap());
     assert_eq!(gateway.admin_with("POST", &path, "", r#"{"as":"transient"}"#).status, 200);
     assert_eq!(gateway.get("/api/x").header("seawall-attempts"), Some("3"));
-    // Without a chance to write anything more.
+    // The kill leaves no chance to write anything more.
     let gateway = start().go_in(gateway.kill());
     assert_eq!(gateway.get("/api/x").header("seawall-attempts"), Some("3"), "the first call knows it");
     let error = gateway.look("/v1/errors")["items"][0].clone();

@@ -1,4 +1,4 @@
-//! What operators do: breakers held, keys rested, files reloaded, and the commands that do it from a shell.
+//! The operators' actions: holding breakers, cooling keys, reloading files, and the shell commands for them.
 
 use super::caller::eventually;
 use super::forwarding::FAST;

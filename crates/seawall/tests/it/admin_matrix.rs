@@ -1,4 +1,4 @@
-//! Every path of the admin port against everybody who should not get in, and its description against what it says.
+//! Tests every path of the admin port with every kind of unauthorised caller, and its OpenAPI description against its responses.
 
 use super::caller::{Caller, eventually};
 use super::forwarding::FAST;
@@ -29,7 +29,7 @@ fn is_open(path: &str) -> bool {
     path == "/healthz" || path == "/readyz"
 }
 
-/// A refusal of ours, as every one looks.
+/// Asserts that this request gets one of our standard refusals.
 #[track_caller]
 fn refused(gateway: &Gateway, method: &str, path: &str, headers: &str, body: &str, expected: &[u16]) {
     let reply = gateway.admin_with(method, path, headers, body);
@@ -63,7 +63,7 @@ fn nobody_gets_in_without_the_token() {
         refused(&gateway, &method, &path, &format!("{right}Origin: null\r\n"), "", &[403]);
         refused(&gateway, "PATCH", &path, &right, "", &[405]);
         if path == "/v1/dead-letters/import" {
-            // Its lines are answered one by one, the bad ones too.
+            // Each line gets its own response, also bad ones.
             continue;
         }
         if takes_body {
@@ -78,7 +78,7 @@ fn nobody_gets_in_without_the_token() {
             });
             refused(&gateway, &method, &path, &right, &huge, &[413]);
         } else if method != "POST" {
-            // A body that nobody asked for is not read where a path alone says what is meant.
+            // If the path alone identifies the subject, an unexpected body is not read.
             let expected: &[u16] = if path.contains("/subjects/") { &[404, 413] } else { &[413] };
             refused(&gateway, &method, &path, &right, &" ".repeat(200_000), expected);
         }
@@ -167,7 +167,7 @@ fn every_parameter_is_described_and_nothing_else_is() {
     assert!(checked >= 9, "{checked}");
 }
 
-/// A gateway to which something of everything has happened.
+/// A gateway with at least one entry in every list.
 fn lively() -> (Upstream, Gateway) {
     let upstream = Upstream::with(|turn| match turn.seen.line().split(' ').nth(1).unwrap().split('?').next().unwrap() {
         "/odd" => turn.say(answer(

@@ -1,4 +1,4 @@
-//! Who gets in: callers, limits and pools of one process, on the wire.
+//! Admission: callers, limits and pools of one process, on the wire.
 
 use super::caller::{Caller, Reply, eventually};
 use super::gateway::{Gateway, Start};
@@ -28,7 +28,7 @@ fn a_limit_may_count_by_credential_and_header_at_once() {
     let upstream = Upstream::fine();
     let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{ id = \"a\", secret = \"env:KEY\" }]";
     let limit = "limits = [{ name = \"each\", key = [\"key\", \"header:user-agent\"], rate = \"1/m\" }]";
-    // A key that is out for longer than the call has is a refusal at once.
+    // A key that cools for longer than the call's deadline means an immediate refusal.
     let gateway = Start::before(&upstream, &format!("timeout.total = \"30s\"\n{limit}\n{auth}")).secret("KEY", "the-real-key").go();
     let asks = |agent: &str| gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\nUser-Agent: {agent}\r\n\r\n")).status;
     assert_eq!([asks("a"), asks("a"), asks("b"), asks("b")], [200, 429, 200, 429]);
@@ -239,7 +239,7 @@ fn the_lowest_priority_is_shed_first_and_before_its_body_is_read() {
         })
         .collect();
     eventually("the pools are nearly full", || gateway.metric("seawall_pool_saturation{pool=\"high\"}") == Some(1.0));
-    // Half a body: whoever waited for the rest would never answer.
+    // Half a body: a gateway that waited for the rest would never respond.
     let mut report = gateway.caller();
     report.send("POST /api/report HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\nhalf");
     let shed = report.reply();
@@ -252,7 +252,7 @@ fn the_lowest_priority_is_shed_first_and_before_its_body_is_read() {
     assert_eq!(gateway.post("/api/report", "", "x").status, 200);
 }
 
-/// Two programs in a row, as they are where a service has its own: the inner one hears which requests are repeats.
+/// Two programs in a chain, as with one gateway per service: the inner one learns which requests are repeats.
 #[test]
 fn a_seawall_behind_a_seawall_adds_its_retries_and_does_not_multiply_them() {
     let upstream = Upstream::replying(&[&answer("503 Busy", "", "")]);

@@ -1,4 +1,4 @@
-//! Whose job it is: requests that become jobs are told apart as synchronous calls are, and hold nothing of ours.
+//! Ownership of jobs: requests that become jobs keep their callers apart as synchronous calls do, and hold no secret of ours.
 
 use super::caller::{Reply, eventually};
 use super::gateway::{Gateway, Start};

@@ -1,4 +1,4 @@
-//! Who is to blame: one caller's refused request costs nobody else a key, and limits in any order lock nobody out.
+//! Blame: one caller's refused request costs no other caller a key, and limits in any order lock no caller out.
 
 use super::caller::eventually;
 use super::gateway::{Gateway, Start};

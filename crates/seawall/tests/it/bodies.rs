@@ -1,4 +1,4 @@
-//! Bodies in both directions: small responses heal, slow uploads arrive, and what breaks off is told.
+//! Bodies in both directions: small responses are retried, slow uploads arrive, and broken bodies are reported.
 
 use super::caller::eventually;
 use super::gateway::Start;

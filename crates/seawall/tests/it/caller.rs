@@ -1,4 +1,4 @@
-//! A caller on a raw socket: sends exactly the bytes it is given and reads answers as strictly as the RFCs ask.
+//! A caller on a raw socket: sends exactly the given bytes and parses responses as strictly as the RFCs ask.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,12 +21,12 @@ impl Watch {
     }
 }
 
-/// Comes back as soon as `done` holds, and fails with `what` if it never does.
+/// Returns as soon as `done` holds, and fails with `what` if it never does.
 pub(crate) fn eventually(what: &str, done: impl FnMut() -> bool) {
     within(PATIENCE, what, done);
 }
 
-/// As `eventually`, for what may take its time.
+/// As `eventually`, with another time limit.
 pub(crate) fn within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let watch = Watch::start();
     while !done() {
@@ -40,14 +40,14 @@ pub(crate) struct Caller {
     buffer: Vec<u8>,
 }
 
-/// An answer as it was on the wire.
+/// A response as it was on the wire.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// It was as long as it said.
+    /// The body had its announced length.
     pub complete: bool,
 }
 
@@ -56,7 +56,7 @@ impl Reply {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// How we say that it ended.
+    /// The outcome that the gateway reports.
     #[track_caller]
     pub(crate) fn outcome(&self) -> &str {
         self.header("seawall-outcome").unwrap_or_else(|| panic!("an outcome in {self:?}"))
@@ -176,7 +176,7 @@ impl Caller {
         self.reply_to("GET")
     }
 
-    /// One answer; the method decides whether it may have a body.
+    /// Reads one response; the method decides whether it may have a body.
     #[track_caller]
     pub(crate) fn reply_to(&mut self, method: &str) -> Reply {
         let head = self.until(b"\r\n\r\n").expect("an answer");

@@ -1,4 +1,4 @@
-//! `seawall check`: what it refuses and how it says so, what it tells about a good file, and every warning.
+//! `seawall check`: refusals and their messages, its report on a good file, and every warning.
 
 use crate::dir::{CONTRACT, Dir, UPSTREAM};
 use std::collections::BTreeSet;
@@ -237,7 +237,7 @@ fn the_layers_of_the_amplification_can_be_given() {
     }
 }
 
-/// For each warning, keys of an upstream that bring it about.
+/// For each warning, keys of an upstream that cause it.
 const WARNED: &[(&str, &str)] = &[
     ("SW001", "timeout = { attempt = \"30s\", total = \"31s\" }"),
     ("SW002", "retry.base = \"1ms\""),

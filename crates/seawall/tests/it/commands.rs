@@ -1,4 +1,4 @@
-//! Commands that talk to a running Seawall: what can be said on a command line, and what is said when it does not work.
+//! Commands that talk to a running Seawall: their arguments, their output, and their errors.
 
 use super::admin_hands::run;
 use super::caller::eventually;

@@ -33,7 +33,7 @@ fn a_request_that_was_read_and_dropped_is_not_sent_twice() {
     for request in
         ["POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", "PATCH /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"]
     {
-        // Once on a connection of its own, and once on one that has served before.
+        // Once on a new connection, and once on a reused one.
         for before in [0, 1] {
             let (gateway, upstream) = pair(Upstream::with(move |turn| if turn.number < before { turn.say(OK) } else { turn.close() }));
             for _ in 0..before {
@@ -81,7 +81,7 @@ fn a_caller_who_leaves_takes_the_attempt_along_and_nobody_is_blamed() {
         }
     });
     let gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }\nbreaker = { consecutive = 2, min_calls = 2 }").threads(1).go();
-    // What is sent ahead of time hides nobody's leaving.
+    // Pipelined bytes do not hide that the caller has left.
     let behind = ["", "\r\n", "POST /api/next HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"];
     for number in 1..=6 {
         let mut caller = gateway.caller();

@@ -1,4 +1,4 @@
-//! What we ship for Prometheus and Grafana names only metrics that there are.
+//! The shipped Prometheus and Grafana files name only metrics that exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;

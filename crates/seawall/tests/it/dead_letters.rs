@@ -102,7 +102,7 @@ fn letters_that_leave_arrive_whole_elsewhere() {
     assert_eq!(second.admin("GET", "/v1/dead-letters/export?odd=1", "").status, 400);
 }
 
-/// What a receiver does: the scheme's own check.
+/// Verifies the signature as a receiver does.
 pub(crate) fn is_signed(seen: &Seen, secret: &str) -> bool {
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
     let [id, timestamp, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| seen.all(name)[0]);
@@ -112,7 +112,7 @@ pub(crate) fn is_signed(seen: &Seen, secret: &str) -> bool {
     signature == format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// The last of so many callbacks, and what the operator hands to its receiver.
+/// The last of `count` callbacks, and the key that the operator gives to the receiver.
 fn called_back(gateway: &Gateway, receiver: &Upstream, count: usize) -> (Seen, Value) {
     let job = json!({ "upstream": "api", "path": "/x", "callback": format!("http://{}/hook", receiver.at) });
     assert_eq!(gateway.admin("POST", "/v1/jobs", &job.to_string()).status, 202);

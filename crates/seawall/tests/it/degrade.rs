@@ -1,4 +1,4 @@
-//! What callers get while the upstream fails: the real program before an upstream that does.
+//! Responses to callers while the upstream fails: the real program in front of a failing upstream.
 
 mod cache;
 mod schema;
@@ -8,7 +8,7 @@ use super::caller::eventually;
 use super::gateway::{Gateway, Start};
 use super::upstream::{Upstream, answer};
 
-/// One upstream, `a`, with these keys, and retries that nobody waits for.
+/// One upstream, `a`, with these keys, and retries without noticeable waits.
 fn start(upstream: impl std::fmt::Display, keys: &str) -> Start {
     let retry = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }";
     Start::with(&format!("[upstreams.a]\nurl = \"http://{upstream}\"\n{retry}\n{keys}\n"))

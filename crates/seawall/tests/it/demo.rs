@@ -1,4 +1,4 @@
-//! The demo: what it says is what its callers got; stopped before its end, or never begun.
+//! The demo: its figures match its callers' results, also if it is stopped early or never begins.
 
 use super::caller::eventually;
 use super::dir::Dir;

@@ -1,4 +1,4 @@
-//! Open files are few: nobody who connects takes one from those who are being served.
+//! Limited file descriptors: new connections take none from callers that are being served.
 
 use super::caller::{Caller, eventually};
 use super::gateway::Start;

@@ -12,7 +12,7 @@ pub(crate) const UPSTREAM: &str = "[upstreams.a]\nurl = \"https://a.test\"\n";
 
 pub(crate) struct Dir(tempfile::TempDir);
 
-/// How a run of the program ended.
+/// The end of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub code: i32,
@@ -55,7 +55,7 @@ impl Dir {
     }
 }
 
-/// Nothing the program is given makes it panic.
+/// No input makes the program panic.
 pub(crate) fn finish(mut command: Command) -> Run {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -121,7 +121,7 @@ fn every_warning_is_described() {
     mentions("docs/reference/check.md", lint::CODES.iter().map(|(code, ..)| (*code).to_owned()));
 }
 
-/// What a running gateway tells on its admin port.
+/// The metrics of a running gateway's admin port.
 pub(crate) fn scraped() -> String {
     let dir = Dir::with(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\

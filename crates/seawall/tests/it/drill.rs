@@ -9,12 +9,12 @@ use std::time::Duration;
 
 const OUTAGE: Duration = Duration::from_secs(2);
 const CALLS_PER_SECOND: u32 = 20;
-/// So many calls of the calm earn what the retries of the outage cost.
+/// The calls before the outage, whose successes fund its retries.
 const CALM: u32 = 60;
 /// Five points, and half a call: the outage has 40.
 const TOLERANCE: f64 = 0.05 + 0.5 / 40.0;
 
-/// What decides is the line of those who wait, the end of their patience, the attempts, or a breaker that refuses at once.
+/// In each policy something else decides: the waiting line, its longest wait, the attempts, or a breaker that refuses at once.
 const POLICIES: [&str; 4] = [
     "breaker.consecutive = 3",
     "breaker = { consecutive = 3, open = \"100ms\", open_max = \"100ms\", max_wait = \"1s\" }",
@@ -81,7 +81,7 @@ fn as_many_calls_give_up_as_check_says() {
     let policies = POLICIES.iter().enumerate().map(|(n, keys)| format!("[upstreams.p{n}]\nurl = \"http://{}\"\n{keys}\n", upstream.at));
     let policies: String = policies.collect();
     let mut found = Vec::new();
-    // What a busy machine does to a call is not the policy's doing: it may try again.
+    // A busy machine may distort a run, so the test may try again.
     for _ in 0..4 {
         *down.lock().unwrap() = None;
         let gateway = Start::with(&policies).go();

@@ -1,4 +1,4 @@
-//! Errors of the gateway's own in the formats that providers' clients read.
+//! The gateway's own errors in the formats that providers' clients parse.
 
 use super::caller::Reply;
 use super::gateway::{Gateway, Start};
@@ -17,7 +17,7 @@ fn limited(keys: &str) -> (Upstream, Gateway) {
     (upstream, gateway)
 }
 
-/// The refusal of a call, whose members of problem+json are those that no provider claims.
+/// The refusal of a call, with the members of problem+json that the provider's format does not use.
 fn refused(keys: &str, claimed: &[&str]) -> (Reply, Value) {
     let (_upstream, gateway) = limited(keys);
     let reply = gateway.get("/api/x");

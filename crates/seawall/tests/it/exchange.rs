@@ -1,5 +1,4 @@
-//! One exchange with an upstream over HTTP/1.1 after another: what an odd answer does to its call, and whether its
-//! connection may carry the next one.
+//! Consecutive exchanges with an upstream over HTTP/1.1: the effect of an odd response on its call, and on the reuse of its connection.
 
 use super::forwarding::FAST;
 use super::gateway::Start;
@@ -9,7 +8,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What becomes of an upstream's connection after an answer.
+/// The fate of an upstream's connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Kept,

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 6;
 
 type Scene = fn(&Trial);
 
-/// What reaches the points of a step.
+/// The scenes that reach the failpoints of a step.
 const SCENES: &[(&str, Scene)] = &[
     ("tick", a_job_becomes_due),
     ("cancel", a_job_is_called_off),
@@ -39,7 +39,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("expire", a_letter_runs_out_of_time),
 ];
 
-/// Those that leave a lease behind: on PostgreSQL somebody would have to wait until it is over, for half a minute.
+/// Scenes that leave a lease behind: on PostgreSQL the test would have to wait half a minute until it expires.
 const LEASED: &[(&str, Scene)] =
     &[("tick", a_worker_vanishes), ("begin", a_post_is_begun), ("blame", a_suspect_is_begun), ("renew", a_job_takes_long)];
 
@@ -128,7 +128,7 @@ fn a_worker_vanishes(trial: &Trial) {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A request that may not be sent twice. From the moment in which it is noted, nobody knows whether it was sent.
+/// A request that may not be sent twice. Once its send is recorded, it may or may not have been sent.
 fn a_post_is_begun(trial: &Trial) {
     let upstream = Upstream::fine();
     let start = || trial.before(&upstream, POLICY);
@@ -177,7 +177,7 @@ fn waiting_jobs_are_called_in(trial: &Trial) {
     eventually("they wait", || ids.iter().all(|id| job(&gateway, id)["error"] == "circuit_open"));
     let ask = ("PUT", breaker, r#"{"state":"auto"}"#);
     let gateway = start().go_in(trial.dies_of(start(), gateway.kill(), ask));
-    // Whoever heard nothing asks again.
+    // A caller without a response asks again.
     assert_eq!(gateway.admin(ask.0, ask.1, ask.2).status, 200);
     within(LEASE, "they are done", || ids.iter().all(|id| job(&gateway, id)["state"] == "done"));
     sent_once(trial, &gateway, &upstream);
@@ -211,7 +211,7 @@ fn a_job_is_called_off(trial: &Trial) {
     eventually("its job waits", || job(&gateway, &id)["state"] == "waiting" && upstream.count() == 2);
     let path = format!("/v1/jobs/{id}");
     let gateway = start().go_in(trial.dies_of(start(), gateway.kill(), ("DELETE", &path, "")));
-    // Whoever heard nothing asks again.
+    // A caller without a response asks again.
     assert_eq!(gateway.admin("DELETE", &path, "").status, if trial.was_kept() { 409 } else { 200 });
     assert_eq!((&job(&gateway, &id)["state"], &letter(&gateway)["status"]), (&json!("cancelled"), &json!("kept")));
     eventually("its replay is over", || items(&gateway, "/v1/replays")[0]["state"] == "done");
@@ -235,7 +235,7 @@ fn replayed(trial: &Trial, letters: usize, wish: impl Fn(&[String]) -> Value) {
     works.store(true, Ordering::SeqCst);
     let ask = ("POST", "/v1/dead-letters/replay", wish.as_str());
     let gateway = start().go_in(trial.dies_of(start(), gateway.kill(), ask));
-    // Whoever heard nothing asks again: there is nothing left to do, a replay is at it, or this one is the first.
+    // A caller without a response asks again: there is nothing left to do, a replay is running, or this one is the first.
     let again = gateway.admin(ask.0, ask.1, ask.2);
     assert!(matches!(again.status, 200 | 202 | 409), "{}", again.text());
     within(LEASE, "it is done", || items(&gateway, "/v1/replays").iter().all(|replay| replay["state"] == "done"));
@@ -267,7 +267,7 @@ fn a_schedule_stops(trial: &Trial) {
     let start = || Start::with(&policy).server(&trial.store);
     let gateway = start().go_in(trial.dies(start(), tempfile::tempdir().unwrap()));
     eventually("it is stopped", || subject(&gateway, "alice")["state"] == "stopped");
-    // What the dead program did not write down, the next tick finds out again.
+    // The next tick finds again what the killed program did not record.
     assert_eq!((upstream.count() == 1, items(&gateway, "/v1/jobs").len()), (trial.was_kept(), upstream.count()));
 }
 
@@ -280,14 +280,14 @@ fn a_letter_runs_out_of_time(trial: &Trial) {
     eventually("it is gone", || gateway.admin("GET", &format!("/v1/dead-letters/{id}"), "").status == 404);
     let issues = items(&gateway, "/v1/dead-letters/issues");
     assert!(issues.iter().all(|issue| issue["open"] == 0), "nobody waits for what is gone: {issues:?}");
-    // The line of one that was forgotten in the moment of death died with the program.
+    // If the program died while it forgot a letter, its log line was lost.
     if !trial.was_kept() {
         eventually("it is told", || gateway.stdout().matches("\"dead_letter_expired\"").count() == 1);
     }
     assert_eq!((&job(&gateway, &id)["state"], upstream.count()), (&json!("dead"), 1));
 }
 
-/// Every point of these scenes, some of them side by side: what is waited for is time.
+/// Runs every failpoint of these scenes, some concurrently, because they mostly wait.
 fn deaths(scenes: &[&[(&str, Scene)]], store: impl Fn() -> String) {
     let mut trials = Vec::new();
     for (of, scene) in scenes.concat() {

@@ -1,4 +1,4 @@
-//! A batch as its user sees it: lines in, lines out, and every row accounted for.
+//! A batch from its user's view: lines in, lines out, and every row accounted for.
 
 use super::caller::Caller;
 use super::dir::{Dir, Run};
@@ -65,7 +65,7 @@ pub(crate) fn two_keys(flaky: &Flaky) -> Dir {
     dir
 }
 
-/// What the API saw of its keys: how often it refused one, and how often one was used after that.
+/// The API's view of its keys: its refusals, and the uses after a refusal.
 pub(crate) fn spent(flaky: &Flaky) -> (Value, u64, u64) {
     let keys = flaky.stats()["keys"].clone();
     let sum = |name: &str| keys.as_array().unwrap().iter().map(|key| key[name].as_u64().unwrap()).sum();
@@ -204,7 +204,7 @@ fn a_drained_key_rests_while_the_run_ends_on_the_other() {
         "[[routes]]\nmatch = \"GET /**\"\nquota = { key = \"query:key\", limit = 150, per = \"1h\", error = \"google\" }\n",
     );
     let dir = two_keys(&flaky);
-    // Keys take turns, but somebody else has used one of them before.
+    // Keys take turns, but another client has used one of them before.
     let mut other = Caller::connect(flaky.address.parse().unwrap());
     for _ in 0..60 {
         assert_eq!(other.send("GET /items/x?key=key-number-aaaa HTTP/1.1\r\nHost: x\r\n\r\n").reply().status, 200);

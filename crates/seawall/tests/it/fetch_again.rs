@@ -1,4 +1,4 @@
-//! A batch that is interrupted, killed or run again: what is done stays done, and nothing is lost.
+//! A batch that is interrupted, killed or run again: finished rows stay finished, and no row is lost.
 
 use super::dir::{Dir, finish};
 use super::fetch::{by_id, letters, lines, urls};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the n-th row asks for.
+/// The number of the requested row.
 fn number(turn: &Turn) -> u64 {
     turn.seen.line().split(['/', ' ']).nth(2).unwrap().parse().unwrap()
 }
@@ -92,7 +92,7 @@ fn five_pages(failing: &'static [usize]) -> Upstream {
     })
 }
 
-/// Which pages each id has, in the order of the output.
+/// The pages of each id, in the order of the output.
 fn pages(dir: &Dir) -> BTreeMap<u64, Vec<u64>> {
     let mut found: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for line in lines(&dir.read("out")) {

@@ -29,7 +29,7 @@ fn list(upstream: &Upstream, names: &[&str]) -> String {
     names.iter().map(|name| format!("http://{}/{name}\n", upstream.at)).collect()
 }
 
-/// What each id has in the output; no id is there twice.
+/// The body of each id in the output; no id occurs twice.
 fn bodies(dir: &Dir) -> Vec<(String, String)> {
     by_id(&dir.read("out")).into_iter().map(|(id, line)| (id, line["body"].as_str().unwrap_or("–").to_owned())).collect()
 }
@@ -38,7 +38,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(id, body)| ((*id).to_owned(), (*body).to_owned())).collect()
 }
 
-/// A run that was killed with so many bytes in the output.
+/// A run that was killed with at least this many bytes in the output.
 fn killed(dir: &Dir, upstream: &Upstream, bytes: u64) -> String {
     let mut child = dir.command(["fetch", "in", "-o", "out", "--concurrency", "4"]).stderr(Stdio::null()).spawn().unwrap();
     while std::fs::metadata(dir.path("out")).map_or(0, |found| found.len()) < bytes {

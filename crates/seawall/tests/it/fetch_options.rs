@@ -1,4 +1,4 @@
-//! What a batch's options promise, one by one.
+//! The options of a batch, one by one.
 
 use super::dir::{Dir, Run, finish};
 use super::fetch::{by_id, letters, lines, spent, two_keys, urls};
@@ -13,7 +13,7 @@ fn fetch(dir: &Dir, arguments: &[&str]) -> Run {
     dir.run(["fetch"].iter().chain(arguments))
 }
 
-/// What a parameter of the query says.
+/// The value of a query parameter.
 fn parameter(turn: &Turn, name: &str) -> Option<u64> {
     let query = turn.seen.line().split(['?', ' ']).nth(2)?.to_owned();
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok())

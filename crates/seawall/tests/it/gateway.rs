@@ -22,7 +22,7 @@ pub(crate) struct Gateway {
     err: Text,
 }
 
-/// How to start the program.
+/// The settings for a start of the program.
 pub(crate) struct Start {
     listen: String,
     server: String,
@@ -54,7 +54,7 @@ impl Start {
         }
     }
 
-    /// Where the gateway listens.
+    /// Sets the gateway's address.
     pub(crate) fn listen(mut self, at: &str) -> Self {
         at.clone_into(&mut self.listen);
         self
@@ -89,7 +89,7 @@ impl Start {
         self
     }
 
-    /// The system lets the program open so many files.
+    /// Limits the program's open files.
     pub(crate) fn files(mut self, files: u32) -> Self {
         self.files = Some(files);
         self
@@ -99,18 +99,18 @@ impl Start {
         self.go_in(tempfile::tempdir().unwrap())
     }
 
-    /// Starts where another one was, with what that one left there.
+    /// Starts in the folder of an earlier program, with its files.
     pub(crate) fn go_in(self, directory: tempfile::TempDir) -> Gateway {
         self.try_in(directory).unwrap_or_else(|gone| panic!("the program ended: {}", gone.stderr()))
     }
 
-    /// The same; or one that has ended before anybody could ask it anything.
+    /// The same; `Err` if the program ended before it could serve a request.
     pub(crate) fn try_in(self, directory: tempfile::TempDir) -> Result<Gateway, Box<Gateway>> {
         let mut gateway = self.begin(directory);
         if gateway.listens() { Ok(gateway) } else { Err(Box::new(gateway)) }
     }
 
-    /// Starts where another one was, for an end at a failpoint, which may come before anybody can ask it anything.
+    /// Starts in that folder and waits for the end at a failpoint, which may come before the program serves a request.
     pub(crate) fn die_in(self, directory: tempfile::TempDir) -> tempfile::TempDir {
         let mut gateway = self.begin(directory);
         assert_eq!(gateway.ended(), None, "it ended by itself: {}", gateway.stderr());
@@ -152,7 +152,7 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// The program, with so many open files at most.
+/// The program with a limit on open files.
 fn limited(files: Option<u32>) -> Command {
     let Some(files) = files else { return program() };
     let mut shell = Command::new("sh");
@@ -187,7 +187,7 @@ impl Gateway {
         };
         let mut found = None;
         eventually("the program listens or ends", || {
-            // First whether it has ended: one that was told to die soon may have said where it listens just before.
+            // Checks for the end first: a program that dies soon may have printed its address just before.
             let ended = self.child.try_wait().unwrap().is_some();
             found = address("gateway").zip(address("admin"));
             found.is_some() || ended
@@ -198,7 +198,7 @@ impl Gateway {
         found.is_some()
     }
 
-    /// Where its configuration and its database are.
+    /// The folder of its configuration and its database.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.directory.path()
     }
@@ -268,7 +268,7 @@ impl Gateway {
             .reply_to(method)
     }
 
-    /// What the admin port says, which must be well.
+    /// The admin port's JSON, which must be a success.
     #[track_caller]
     pub(crate) fn look(&self, path: &str) -> Value {
         let reply = self.admin_with("GET", path, "", "");
@@ -291,7 +291,7 @@ impl Gateway {
         self.metrics().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
-    /// Where its configuration and its store are.
+    /// The folder of its configuration and its store.
     pub(crate) fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
@@ -350,7 +350,7 @@ impl Gateway {
         self.told("status", "VmRSS:").trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// What the system says of it in this file of its own, on the line with this name.
+    /// The value on the line with this name in a file of `/proc`.
     pub(crate) fn told(&self, file: &str, name: &str) -> String {
         let mut told = String::new();
         std::fs::File::open(format!("/proc/{}/{file}", self.child.id())).unwrap().read_to_string(&mut told).unwrap();

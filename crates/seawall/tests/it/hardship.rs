@@ -139,7 +139,7 @@ fn a_clock_that_is_set_by_hours_takes_no_job_from_its_worker() {
         eventually("the clock is set", || (5..=19).contains(&(hour() - before).rem_euclid(24)));
         slow.iter().for_each(|slow| done(&gateway, slow));
         assert_eq!(upstream.seen().iter().filter(|seen| seen.line().contains("/slow")).count(), SLOW, "by {hours} h");
-        // What comes after it is retried and put off by the new time.
+        // Later jobs are retried and deferred by the new time.
         done(&gateway, &submit(&gateway, &json!({ "upstream": "api", "path": "/a" })));
         done(&gateway, &submit(&gateway, &json!({ "upstream": "api", "path": "/b", "delay": "200ms" })));
         if hours > 0 {

@@ -214,7 +214,7 @@ fn only_a_caller_that_takes_nothing_of_its_answer_is_hung_up_on() {
     let upstream = Upstream::with(|turn| {
         turn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PIECES * 64 * 1024));
         let piece = vec![b'x'; 64 * 1024];
-        // Ends early where nobody takes it any more.
+        // Ends early once the gateway stops reading.
         if (0..PIECES).any(|_| std::io::Write::write_all(&mut turn.stream, &piece).is_err()) {
             turn.close();
         }

@@ -240,7 +240,7 @@ fn answers_outlive_the_process() {
     assert_eq!((reply.text().as_str(), reply.header("idempotency-replayed"), upstream.count()), ("0", Some("true"), 1));
 }
 
-/// Between the upstream's answer and its place on disk the power goes: the caller got nothing, and nobody knows.
+/// The power fails between the upstream's response and its write to disk: the caller got nothing, so the outcome is unknown.
 #[test]
 fn death_before_the_answer_is_kept_leaves_the_outcome_unknown() {
     for (honoured, expected) in [(false, (409, 1)), (true, (200, 2))] {

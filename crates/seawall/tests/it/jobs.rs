@@ -344,7 +344,7 @@ fn a_call_whose_retries_are_used_up_becomes_a_job() {
     let id = reply.json()["id"].as_str().unwrap().to_owned();
     let done = over(&gateway, &id);
     assert_eq!((&done["state"], upstream.count()), (&json!("done"), 4));
-    // What may have been executed is not executed again behind the caller's back.
+    // A request that may have been executed is not executed again without the caller's knowledge.
     let reply = gateway.post("/api/x", "", "pay");
     assert_eq!((reply.status, reply.header("seawall-outcome")), (200, Some("success")));
 }
@@ -443,8 +443,8 @@ fn a_damaged_store_is_refused_with_its_reason() {
     assert!(told.contains("the database is damaged"), "{told}");
 }
 
-/// Whoever works off a long queue hears of other lanes too, and of what becomes due. The queue is held up until the others have come, and
-/// then takes two seconds at least, however fast the machine is: three workers have 768 slots, and each call takes a tenth of a second.
+/// A worker with a long queue also notices other lanes and jobs that become due. The queue is held up until the others have come, and then
+/// takes at least two seconds, however fast the machine is: three workers have 768 slots, and each call takes a tenth of a second.
 #[test]
 fn a_backlog_keeps_nobody_else_waiting() {
     const BACKLOG: usize = 16_000;
@@ -482,7 +482,7 @@ fn a_backlog_keeps_nobody_else_waiting() {
     }
 }
 
-/// A few jobs are begun at first and the others kept in hand; where answers take their time, all of them go together.
+/// A worker first starts only a few of its claimed jobs; if responses are slow, it starts all of them together.
 #[test]
 fn a_slow_upstream_is_asked_by_all_slots_at_once() {
     let upstream = Upstream::with(|turn| turn.hang(10_000));
@@ -491,7 +491,7 @@ fn a_slow_upstream_is_asked_by_all_slots_at_once() {
     eventually("all slots are at work", || upstream.count() == 256);
 }
 
-/// What is in hand when the program is told to end is finished, and what is not claimed by then stays where it was.
+/// Jobs that have begun when the program is stopped are finished, and unclaimed ones stay in the queue.
 #[test]
 fn a_drain_in_the_middle_of_a_backlog_runs_nothing_twice() {
     const MANY: usize = 3_000;
@@ -510,7 +510,7 @@ fn a_drain_in_the_middle_of_a_backlog_runs_nothing_twice() {
     assert_eq!(crashed, Some(0.0), "none was left behind by the first");
 }
 
-/// 64 MiB of long bodies are in memory at once, however many jobs are claimed.
+/// At most 64 MiB of long bodies are in memory at once, however many jobs are claimed.
 #[test]
 fn jobs_with_long_bodies_run_as_far_as_there_is_room_for_them() {
     const MANY: usize = 20;
@@ -551,7 +551,7 @@ fn listed(gateway: &Gateway, state: &str) -> usize {
     gateway.look(&format!("/v1/jobs?state={state}&limit=1"))["items"].as_array().unwrap().len()
 }
 
-/// More lanes than slots: nobody goes round and round among them, nor lets another do so.
+/// More lanes than slots: an idle worker must not loop over them, nor make another worker do so.
 #[test]
 fn whoever_has_nothing_to_do_does_nothing() {
     for threads in [1, 2] {

@@ -68,7 +68,7 @@ fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
     assert_eq!(ready().status, 200);
     awaited(server.stop());
     let job = json!({ "upstream": "api", "path": "/x" });
-    // Whoever asks gives up after ten seconds.
+    // The request gives up after ten seconds.
     let refused = gateway.admin("POST", "/v1/jobs", &job.to_string());
     assert_eq!((refused.status, refused.code().as_str()), (503, "store_unavailable"), "{}", refused.text());
     assert_eq!(gateway.get_with("/api/x", "Prefer: respond-async\r\n").code(), "store_unavailable");
@@ -167,7 +167,7 @@ fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_
     let patiently = |what, done: &mut dyn FnMut() -> bool| within(Duration::from_secs(60), what, done);
     patiently("its end was kept, and its worker does not know it", &mut || wire.cuts() == 1);
     patiently("the store gives up", &mut || schedule().status == 503);
-    // Whoever asked before that gives up after one more pause.
+    // Requests from before that give up after one more pause.
     std::thread::sleep(Duration::from_secs(2));
     wire.mend();
     patiently("its subject hears of it", &mut || schedule().json()["subjects"][0]["last_ok_at"].is_string());
@@ -205,7 +205,7 @@ impl Suspects {
         suspects
     }
 
-    /// What is changed in the database by somebody else; how many jobs.
+    /// Changes the database from outside; returns the number of jobs changed.
     fn change(&self, statement: &str) -> u64 {
         awaited(async {
             let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await.unwrap();
@@ -289,7 +289,7 @@ fn instances_that_share_a_store_tell_an_alarm_and_its_end_once() {
     for gateway in all.iter().chain([&fourth]) {
         assert_eq!(told(gateway)[0]["resolves"], told(gateway)[1]["id"]);
     }
-    // Longer than it takes everybody to look again.
+    // Longer than every instance's interval between two checks.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((receiver.count(), noted("dead_letter_alarm_cleared")), (2, 1));
 }

@@ -1,6 +1,5 @@
-//! The power cut, over and over: the program is killed at random instants under load and at every failpoint, and nothing
-//! that was acknowledged may be lost, end twice, or be stuck. `SEAWALL_KILLS=1000 cargo test -p seawall --test it kills`
-//! makes a campaign of it.
+//! Repeated power cuts: the program is killed at random instants under load and at every failpoint, and no acknowledged job may be lost,
+//! end twice, or be stuck. `SEAWALL_KILLS=1000 cargo test -p seawall --test it kills` runs a campaign.
 
 use super::caller::{Caller, eventually};
 use super::cluster::Cluster;
@@ -85,12 +84,12 @@ fn listed(gateway: &Gateway, kind: &str) -> BTreeMap<String, Value> {
     }
 }
 
-/// How many kills a campaign has.
+/// The number of kills in a campaign.
 fn kills() -> u32 {
     std::env::var("SEAWALL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
 
-/// Submits to whoever is there, until it is told to stop; what was acknowledged.
+/// Submits jobs to the running program until `stop`; returns the acknowledged ones.
 fn produce(
     admin: std::net::SocketAddr,
     stop: &Arc<AtomicBool>,
@@ -103,7 +102,7 @@ fn produce(
         while !stop.load(Ordering::SeqCst) {
             match submit(admin, number.fetch_add(1, Ordering::SeqCst)) {
                 Some(id) => kept.push(id),
-                // Nobody is there.
+                // No program is running.
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
         }
@@ -123,8 +122,8 @@ impl Chance {
     }
 }
 
-/// Which jobs were under way at each kill, read from what it left behind: what tells a job that was truly there at three
-/// kills from one that was blamed for them.
+/// The jobs in progress at each kill, read from the files left behind. They distinguish a job that was really running at three kills from a
+/// job that was wrongly blamed for them.
 #[derive(Default)]
 struct Witness(BTreeMap<String, u64>);
 
@@ -145,7 +144,7 @@ impl Witness {
         running.into_iter().for_each(|id| *self.0.entry(id).or_default() += 1);
     }
 
-    /// Looks at a copy: the next start shall find the file as the kill left it.
+    /// Reads a copy, because the next start must find the file as the kill left it.
     fn see_in(&mut self, folder: &std::path::Path) {
         let copy = tempfile::tempdir().unwrap();
         for name in ["seawall.db", "seawall.db-wal"] {
@@ -159,8 +158,8 @@ impl Witness {
     }
 }
 
-/// What a campaign came to: everything acknowledged is done, and was asked for. Of those that were under way at three kills,
-/// each is a dead letter; nobody else is.
+/// The verdict on a campaign: every acknowledged job has ended, and every job was submitted. Jobs that were running at three kills are dead
+/// letters, and no others.
 fn judge(gateway: &Gateway, acknowledged: &BTreeSet<String>, ledger: &Ledger, witness: &Witness, kills: u32) {
     let all = settled(gateway, acknowledged);
     let dead: Vec<&Value> = all.values().filter(|job| job["state"] != "done").collect();
@@ -286,7 +285,7 @@ fn three_instances_on_one_database_lose_nothing_when_one_is_killed() {
         std::thread::sleep(Duration::from_millis(20 + chance.below(300)));
         let victim = instances.remove(usize::try_from(kill % 3).unwrap());
         drop(victim.kill());
-        // Of all three: whose they are is not to be seen from outside.
+        // Of all three instances, because the database does not show which one runs a job.
         witness.see(&Location::Postgres(url.clone()));
         stop.store(true, Ordering::SeqCst);
         acknowledged.extend(producers.into_iter().flat_map(|producer| producer.join().unwrap()));
@@ -295,7 +294,7 @@ fn three_instances_on_one_database_lose_nothing_when_one_is_killed() {
     judge(&instances[0], &acknowledged, &ledger, &witness, kills);
 }
 
-/// How often the database is restarted: `SEAWALL_RESTARTS=50` makes a campaign of it.
+/// The number of database restarts: `SEAWALL_RESTARTS=50` makes a campaign of it.
 fn restarts() -> usize {
     std::env::var("SEAWALL_RESTARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
@@ -354,7 +353,7 @@ fn troubled(point: &str, trouble: &str, server: &str) {
     let upstream = ledger.upstream();
     let start = || Start::before(&upstream, POLICY).server(server);
     let troubled = start().secret("SEAWALL_FAILPOINT", &format!("{point}:{trouble}")).try_in(tempfile::tempdir().unwrap());
-    // A claim may come before anybody can ask for something.
+    // A claim may come before any request can be served.
     assert!(troubled.is_ok() || trouble == "kill", "{point} {trouble}");
     let acknowledged: BTreeSet<String> = troubled.iter().filter_map(|gateway| submit(gateway.admin, 1)).collect();
     let mut gateway = troubled.unwrap_or_else(|gone| *gone);
@@ -363,7 +362,7 @@ fn troubled(point: &str, trouble: &str, server: &str) {
         _ => std::thread::sleep(Duration::from_millis(1500)),
     }
     let again = start().go_in(gateway.kill());
-    // Whoever heard nothing asks again, with the same key.
+    // A caller without a response asks again, with the same key.
     let second = submit(again.admin, 1).unwrap();
     let all = settled(&again, &acknowledged);
     assert_eq!((all.len(), all[&second]["state"].as_str()), (1, Some("done")), "{point} {trouble}");
@@ -371,16 +370,16 @@ fn troubled(point: &str, trouble: &str, server: &str) {
     assert!((1..=2).contains(&executed["key-1"]), "{point} {trouble}: {executed:?}");
 }
 
-/// What a plain job goes through. Its key ends with it; those of callers end by themselves.
+/// The steps of a plain job. Its key ends with it; callers' keys end by themselves.
 pub(crate) const PLAIN: &[&str] = &["enqueue", "claim", "settle", "reserve"];
 
-/// What a failpoint is part of.
+/// The step that a failpoint belongs to.
 pub(crate) fn step(point: &str) -> &str {
     let places = ["-before-commit", "-in-transaction", "-after-commit"];
     places.iter().find_map(|place| point.strip_suffix(place)).unwrap()
 }
 
-/// At each step side by side: what is waited for is a lease.
+/// Runs all steps concurrently, because each mostly waits for a lease.
 fn troubled_everywhere(trouble: &'static str, server: impl Fn() -> String) {
     let points = seawall_store::failpoint::NAMES.iter().filter(|name| PLAIN.contains(&step(name)));
     let troubles = points.map(|point| (point, server()));

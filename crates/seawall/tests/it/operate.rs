@@ -277,8 +277,7 @@ fn a_reload_keeps_pauses_and_counts_what_is_in_flight() {
     assert_eq!(caller.reply().status, 200);
 }
 
-/// Sends one request over a connection of its own; `None` where nobody listens any more, otherwise whether it was
-/// answered.
+/// Sends one request over a new connection; `None` if the port is closed, otherwise whether it got a response.
 fn answered(at: std::net::SocketAddr) -> Option<bool> {
     use std::io::{Read as _, Write as _};
     let mut stream = TcpStream::connect(at).ok()?;

@@ -15,7 +15,7 @@ fn named(name: &'static str) -> Upstream {
     })
 }
 
-/// An address that nobody listens on.
+/// An address without a listener.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -71,7 +71,7 @@ fn callers_of_a_port_are_asked_for_their_tokens_and_refused_in_its_shape() {
     assert_eq!((reply.status, shape(&reply)), (401, "caller_unknown".into()));
     let reply = ask(port, &format!("GET /x HTTP/1.1\r\nHost: {port}\r\nSeawall-Token: secret\r\n\r\n"));
     assert_eq!(reply.status, 200);
-    // What cannot be read is refused in that shape as well: the port says whose it is.
+    // Unparsable requests get that format as well, because the port identifies the upstream.
     let reply = ask(port, "GET /x HTTP/1.1\r\nHost : no\r\n\r\n");
     assert_eq!((reply.status, shape(&reply)), (400, "bad_request".into()));
 }
@@ -88,7 +88,7 @@ fn a_reload_opens_moves_and_closes_ports() {
     assert_eq!(reload(&gateway, &policy).status, 200);
     assert_eq!((get(one, "/x").text(), get(two, "/x").text()), ("b GET /v1/x HTTP/1.1".into(), "a GET /v1/x HTTP/1.1".into()));
     assert_eq!(kept.send(&request).reply().text(), "b GET /v1/x HTTP/1.1", "a connection is of its port");
-    // One closes: whoever is still connected there is told.
+    // One port closes: callers that are still connected there are refused.
     let policy = format!("{}{}", upstream("a", a.at, &listening(two)), upstream("b", b.at, ""));
     assert_eq!(reload(&gateway, &policy).status, 200);
     eventually("the port is closed", || TcpStream::connect(one).is_err());

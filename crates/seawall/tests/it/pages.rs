@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Blocks that cannot run on a test machine are marked `text`. So many of them are on each page, for this reason.
+/// Blocks that cannot run on a test machine are marked `text`: the number on each page, and the reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("README.md", 2, "builds and installs the program with cargo, and runs every test"),
     ("docs/reference/gateway.md", 1, "needs a certificate of the reader's own"),
@@ -18,7 +18,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
 
 /// The time that one page may take, in seconds.
 const PATIENCE: &str = "300";
-/// What stands before the output of each command.
+/// Printed before the output of each command.
 const MARK: char = '\u{1e}';
 
 fn root() -> PathBuf {
@@ -145,7 +145,7 @@ fn normal(line: &str) -> String {
     out.trim_end_matches('\0').split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What stands for a word.
+/// The placeholder for a word.
 fn kind(token: &str, is_pseudonym: bool) -> String {
     let digits = token.trim_end_matches(char::is_alphabetic);
     let unit = &token[digits.len()..];
@@ -181,7 +181,7 @@ fn without_times(line: &str) -> String {
     out
 }
 
-/// Whether a line of the output is the one that the page shows; `…` there stands for anything.
+/// Whether an output line matches the page's line; `…` in the page matches anything.
 fn is_shown(shown: &str, line: &str) -> bool {
     let (shown, line) = (normal(shown), normal(line));
     let mut parts = shown.split('…').map(str::trim);
@@ -195,13 +195,13 @@ fn is_shown(shown: &str, line: &str) -> bool {
     rest.is_empty() || is_open
 }
 
-/// What the page shows and the run did not, for the first command that differs.
+/// The first line on the page that the run did not print.
 fn difference(page: &[Typed], output: &str) -> Option<String> {
     for (number, typed) in page.iter().enumerate() {
         let Some((_, after)) = output.split_once(&format!("{MARK}{number}\n")) else {
             return Some(format!("`{}` was not reached", typed.command));
         };
-        // What a server in the background says may come behind the next command.
+        // A background server's output may come after the next command.
         let mut lines = after.lines();
         for shown in typed.shown.iter().filter(|shown| !shown.trim().is_empty() && !shown.starts_with("date: ") && *shown != "…") {
             if !lines.any(|line| is_shown(shown, line)) {

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Refuses requests for ten days, as long as it is told to.
+/// Refuses requests for ten days while the flag is set.
 fn throttling() -> (Upstream, Arc<AtomicBool>) {
     let refuses = Arc::new(AtomicBool::new(true));
     let told = Arc::clone(&refuses);

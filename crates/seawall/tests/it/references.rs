@@ -1,4 +1,4 @@
-//! References of a configuration that lead nowhere: what `serve` refuses, `check` refuses with the same words.
+//! Unresolvable references of a configuration: `check` refuses what `serve` refuses, with the same words.
 
 use super::dir::Dir;
 
@@ -8,7 +8,7 @@ fn schedule(keys: &str) -> String {
     format!("[[schedules]]\nname = \"s\"\nupstream = \"a\"\nevery = \"5m\"\n{keys}\n")
 }
 
-/// What is refused: keys of an upstream or tables behind it, and where the message says it is.
+/// Refused settings: keys of an upstream or tables behind it, and the place that the message names.
 fn refused() -> Vec<(String, &'static str)> {
     let key = |secret: &str| format!("auth = {{ {KEYS}, keys = [{{ id = \"k\", secret = \"{secret}\" }}] }}");
     let oauth = |id: &str, secret: &str, token: &str| {
@@ -97,7 +97,7 @@ fn what_is_there_and_cannot_be_used_is_refused_elsewhere_too() {
         "[server]\ntls = { cert = \"cert.pem\", key = \"env:HERE\" }".to_owned(),
         "[server]\nshared = \"env:HERE\"".to_owned(),
         "[server]\nstore = \"env:HERE\"".to_owned(),
-        // What is missing beside it hides nothing.
+        // A missing reference beside it hides nothing.
         "[server]\nadmin_token = \"env:GONE\"\n[[upstreams.a.endpoints]]\nname = \"x\"\nmatch = \"GET /x\"\nschema = \"cert.pem\""
             .to_owned(),
     ];

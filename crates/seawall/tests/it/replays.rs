@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const POLICY: &str = "retry = { attempts = 1 }\ntimeout = { attempt = \"2s\", total = \"5s\" }\nbreaker = { mode = \"off\" }";
 
-/// An upstream that fails until it is told to work.
+/// An upstream that fails until the flag is set.
 pub(crate) fn patient() -> (Upstream, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&works);
@@ -41,7 +41,7 @@ pub(crate) fn gets(count: usize) -> Vec<Value> {
     (0..count).map(|n| json!({ "upstream": "api", "path": format!("/{n}") })).collect()
 }
 
-/// Letters that wait for somebody.
+/// Letters that have not been handled.
 pub(crate) fn open(gateway: &Gateway) -> Vec<Value> {
     gateway.admin("GET", "/v1/dead-letters?status=kept&limit=500", "").json()["items"].as_array().unwrap().clone()
 }

@@ -1,4 +1,4 @@
-//! What the gateway says when it speaks for itself, and when it tries again: the contract's table and rules of retry.
+//! The gateway's own responses, and its retries: the contract's table and rules of retry.
 
 use super::caller::{Watch, eventually};
 use super::forwarding::{FAST, pair};

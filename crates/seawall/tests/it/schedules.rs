@@ -52,7 +52,7 @@ fn subjects_come_and_go_over_the_api() {
     assert_eq!(gateway.admin("PUT", "/v1/schedules/sync/subjects/carol%2Fx", "").status, 201);
     assert_eq!(gateway.admin("PUT", "/v1/schedules/sync/subjects/carol%2Fx", "").status, 200, "it is there");
     eventually("it is fetched", || asked(&upstream, "/users/carol%2Fx/history") >= 1);
-    // A restart forgets nobody.
+    // A restart keeps all subjects.
     let gateway = Start::with(&policy(&upstream, "every = \"300ms\"\nsubjects = [\"alice\"]")).go_in(gateway.kill());
     assert_eq!(subject(&gateway, "carol/x")["source"], "api");
     assert_eq!(gateway.admin("DELETE", "/v1/schedules/sync/subjects/carol%2Fx", "").status, 200);

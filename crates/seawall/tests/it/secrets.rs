@@ -1,4 +1,4 @@
-//! Planted keys: whatever goes wrong, nobody but the upstream ever sees more of them than four characters.
+//! Planted keys: whatever fails, only the upstream ever sees more than four characters of them.
 
 use super::gateway::Start;
 use super::upstream::{OK, Upstream, answer};
@@ -86,7 +86,7 @@ fn a_callers_own_credentials_stay_here_where_ours_are_put_in() {
     }
 }
 
-/// What callers put into requests of their own: each value is planted with its name.
+/// The names of callers' own secrets: each planted value contains its name.
 const HEADERS: [&str; 8] =
     ["api-key", "x-auth-token", "x-amz-security-token", "x-goog-api-key", "x-csrf-token", "x-client-secret", "x-apikey", "authorization"];
 const PARAMETERS: [&str; 9] =
@@ -94,7 +94,7 @@ const PARAMETERS: [&str; 9] =
 
 #[test]
 fn what_a_caller_sends_along_arrives_and_is_never_shown() {
-    // An upstream that repeats everything it was told.
+    // An upstream that repeats every secret of the request.
     let repeated: Vec<String> = HEADERS.iter().chain(&PARAMETERS).map(|name| format!("planted-{name}")).collect();
     let said = format!("nothing here for {}", repeated.join(", "));
     let upstream = Upstream::replying(&[&answer("404 No", "X-Echo: planted-x-auth-token\r\n", &said)]);

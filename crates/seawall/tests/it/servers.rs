@@ -10,7 +10,7 @@ pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Waits until somebody listens there.
+/// Waits until the port accepts connections.
 #[track_caller]
 pub(crate) fn listens(at: SocketAddr) {
     for _ in 0..500 {
@@ -51,7 +51,7 @@ impl Redis {
         format!("redis://{}", self.at)
     }
 
-    /// kill −9: nothing is said to anybody.
+    /// kill −9: no connection is closed properly.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

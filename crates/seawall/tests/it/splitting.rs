@@ -40,7 +40,7 @@ fn an_imported_letter_sends_one_request_with_one_length() {
     let exported: Value = serde_json::from_str(gateway.admin("GET", "/v1/dead-letters/export", "").text().trim()).unwrap();
     let import = |change: &dyn Fn(&mut Value)| {
         let mut letter = exported.clone();
-        // Another letter than the one that is there.
+        // An id other than that of the existing letter.
         let id = letter["id"].as_str().unwrap().to_owned();
         letter["id"] = format!("{}{}", &id[..id.len() - 1], if id.ends_with('0') { "1" } else { "0" }).into();
         change(&mut letter);

@@ -1,4 +1,4 @@
-//! What the house style asks of sources, as far as a machine can tell.
+//! The rules of the house style for sources, as far as a program can check them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -132,13 +132,13 @@ fn crates_depend_on_each_other_in_one_direction() {
     none("core ← http ← engine ← server ← seawall, core ← store ← server", offenders);
 }
 
-/// The modules of a crate's root, each with those that it uses.
+/// The modules of a crate's root, each with the modules that it uses.
 fn module_graph(name: &str) -> BTreeMap<String, BTreeSet<String>> {
     let root = format!("crates/{name}/src/");
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
     for source in sources().iter().filter(|source| source.path.starts_with(&root) && !source.is_test()) {
         let module = source.path[root.len()..].split('/').next().unwrap().trim_end_matches(".rs").to_owned();
-        // What a file of the root calls `super` is the crate.
+        // In a file of the root, `super` is the crate.
         let is_top = !source.path[root.len()..].contains('/');
         let text = if is_top { source.product().replace("super::", "crate::") } else { source.product().to_owned() };
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));

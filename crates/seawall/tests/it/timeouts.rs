@@ -87,7 +87,7 @@ fn an_answer_that_goes_silent_is_over_the_bound_for_silence() {
     counted(&gateway, "idle");
 }
 
-/// Says how long its body is and then sends a byte at a time, for three seconds at most; whether somebody listens to the end.
+/// Announces a long body and sends a byte at a time, for three seconds at most; returns whether the gateway read to the end.
 fn drips(turn: &mut Turn) -> bool {
     turn.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Upstreams behind TLS: who is believed, what is spoken, and what an end without a farewell means.
+//! Upstreams behind TLS: certificates, protocol versions, and connections that end without `close_notify`.
 
 mod front;
 mod listener;

@@ -1,4 +1,4 @@
-//! Tokens of OAuth 2: a provider that has a bad moment costs no call, and one that says no is believed.
+//! OAuth 2 tokens: a brief failure of the provider costs no call, and its refusal is final.
 
 use super::caller::eventually;
 use super::gateway::{Gateway, Start};

@@ -76,7 +76,7 @@ fn a_post_without_a_key_that_a_drain_cuts_off_is_not_sent_again() {
     assert_eq!(gateway.metric("seawall_jobs_recovered_total"), Some(0.0), "the process said so itself");
 }
 
-/// What let a request be repeated when it was begun: a rule that does not hold any more when it is recovered.
+/// The rule that allowed a repetition when the request began is gone when it is recovered.
 #[test]
 fn a_post_that_was_begun_under_a_rule_that_is_gone_is_not_sent_again() {
     let policy = |rule: &str| POLICY.replace("attempts = 3", &format!("attempts = 3, unsafe = \"{rule}\""));

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 
 const LARGE: usize = 256 * 1024;
 
-/// Answers as soon as it has seen so much of a request, and reads the rest of it meanwhile.
+/// Responds after `after` bytes of a request, and reads the rest meanwhile.
 fn hasty(after: usize, words: [&'static str; 2]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -109,7 +109,7 @@ fn empty_lines_between_requests_are_forgiven_and_bounded() {
     assert_eq!(gateway.caller().send("\r\n".repeat(1000)).reply().status, 400);
 }
 
-/// Reads so much of a request and resets the connection while more is to come.
+/// Reads `after` bytes of a request and resets the connection while more is to come.
 fn resetting(after: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A scripted upstream on a raw socket: keeps every byte it was sent and answers with whatever bytes it is told to.
+//! A scripted upstream on a raw socket: keeps every byte that it receives and sends exactly the scripted bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What hits one caller does not cost the others their calls: they wait for what is over soon.
+//! A refusal of one caller's call does not fail the others: they wait for obstacles that end soon.
 
 use super::caller::{Reply, Watch, eventually};
 use super::forwarding::FAST;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const ONE_KEY: &str = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
 
-/// Calls begin side by side, a few milliseconds apart, whatever becomes of those before.
+/// Starts concurrent calls, a few milliseconds apart, whatever the results of those before.
 fn side_by_side(gateway: &Gateway, count: usize, gap: Duration, headers: &str) -> Vec<Reply> {
     let start = &Watch::start();
     std::thread::scope(|scope| {

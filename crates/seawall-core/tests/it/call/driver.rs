@@ -1,5 +1,5 @@
-//! Drives many calls at once through one set of cells in virtual time, as a backend would, and asserts at every step
-//! what holds for single steps.
+//! Drives many concurrent calls through one set of cells in virtual time, as a backend would, and asserts the properties of single steps at
+//! every step.
 
 use super::given::{Fate, Job};
 use seawall_core::admit::bulkhead::QueueTicket;
@@ -28,7 +28,7 @@ pub(super) struct Ended {
     pub finish: Option<CallEnd>,
 }
 
-/// What a call is waiting for.
+/// The event that a call waits for.
 enum Pending {
     Start,
     Timer,
@@ -44,7 +44,7 @@ struct Running {
     ticket: Option<QueueTicket>,
     pauses: u32,
     sends: u32,
-    /// The last result, when it came, and whether the machine paid for going again.
+    /// The last result, its time, and whether the machine paid for a retry.
     last: Option<(Result<u16, ErrorKind>, Classification, Now)>,
     paid: bool,
 }
@@ -63,7 +63,7 @@ pub(super) struct World {
     fates: Vec<Fate>,
     sent: usize,
     running: Vec<Running>,
-    /// When each call goes on; ties in the order of the calls.
+    /// When each call continues; ties in the order of the calls.
     agenda: BTreeSet<(Mono, usize)>,
     steps: u32,
 }
@@ -109,7 +109,7 @@ impl World {
 
     fn wake(&mut self, i: usize, job: &Job) -> Option<Action> {
         let (now, plan) = (self.now, Arc::clone(&self.plan));
-        // A job that is taken up again has what is left of its deadline.
+        // A job that continues has only the rest of its deadline.
         let deadline = job.deadline_ms.map(|ms| Nanos::from_millis(ms) - now.mono.since(Mono(0) + Nanos::from_millis(job.start_ms)));
         let request = CallRequest {
             method: job.method,
@@ -150,7 +150,7 @@ impl World {
         self.running[i].call.as_mut().expect("the call has begun")
     }
 
-    /// Whoever holds a ticket gives it back, whatever the reason.
+    /// Returns the call's ticket, if it has one.
     fn out_of_line(&mut self, i: usize) {
         if let (Some(pool), Some(ticket)) = (&mut self.cells.pool, self.running[i].ticket.take()) {
             pool.cancel(ticket);
@@ -222,13 +222,13 @@ impl World {
         self.pause(i, job, self.now.mono + latency.min(timeout), Pending::Result(fate));
     }
 
-    /// Nobody is sent twice who must not be, nothing goes before the server wants it, and no key that cools is used but for its probe.
+    /// Asserts that no unrepeatable call is sent twice, none is sent before the server allows it, and a cooling key gets only probes.
     fn may_send(&mut self, i: usize, job: &Job, key: Option<u16>) {
         if let (Some(keys), Some(key)) = (&self.cells.keys, key) {
             let cools = keys.status(key, self.now).is_some_and(|status| status.cooling.is_some());
             let data = keys.export();
             let group = keys.groups().nth(usize::from(key)).unwrap();
-            // A probe that was just sent has the next one a gap away.
+            // After a probe was just sent, the next one is a gap away.
             let probe = [data.keys[usize::from(key)].cooldown, data.groups[group]].into_iter().filter_map(|cooldown| cooldown.probe);
             let is_probe = probe.into_iter().any(|(at, gap)| at == self.now.mono.0 + gap);
             assert!(!cools || is_probe, "a leased key is never cooling");
@@ -267,7 +267,7 @@ impl World {
         self.pause(i, job, until, Pending::Timer);
     }
 
-    /// Goes on at that time, unless its caller leaves half way.
+    /// Continues at that time, unless the caller leaves half way.
     fn pause(&mut self, i: usize, job: &Job, until: Mono, pending: Pending) {
         let run = &mut self.running[i];
         let leaves = job.leaves == Some(run.pauses) && !matches!(pending, Pending::Aside);
@@ -296,7 +296,7 @@ impl World {
     }
 }
 
-/// The end of a trace: enough to see the circle.
+/// The end of a trace, long enough to show a loop.
 fn tail(trace: &str) -> String {
     let lines: Vec<&str> = trace.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")

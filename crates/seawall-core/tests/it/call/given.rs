@@ -96,7 +96,7 @@ pub(super) fn knobs() -> impl Strategy<Value = Knobs> {
     })
 }
 
-/// A call: what is asked, when, and when its caller leaves.
+/// A call: its request, its start, and when its caller leaves.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub start_ms: u64,
@@ -104,7 +104,7 @@ pub(super) struct Job {
     pub keyed: bool,
     pub replayable: bool,
     pub patient: bool,
-    /// Put aside and taken up again at each wait, as the worker of a durable queue does.
+    /// Deferred and resumed at each wait, as the worker of a durable queue does.
     pub restarts: bool,
     pub deadline_ms: Option<u64>,
     /// The caller leaves during this pause, counted from the first.
@@ -128,7 +128,7 @@ pub(super) fn jobs() -> impl Strategy<Value = Vec<Job>> {
     prop::collection::vec(job, 1..12)
 }
 
-/// What becomes of one send.
+/// The fate of one send.
 #[derive(Clone, Debug)]
 pub(super) struct Fate {
     pub result: Result<u16, ErrorKind>,

@@ -1,4 +1,4 @@
-//! Single cases of the trade's common semantics that no story tells: who waits how long, who gives up when, who is counted.
+//! Single cases of common retry semantics that no story covers: lengths of waits, ends of calls, and counts.
 
 use super::{GET, START, asked, parts, seen};
 use seawall_core::call::{Action, Ask, Call, CallPlan, CallRequest, EndpointCells, Outcome};
@@ -84,7 +84,7 @@ fn ten_thousand_waits_are_never_shorter_than_the_hint() {
 
 #[test]
 fn a_job_lives_for_as_long_as_it_was_given_and_no_longer() {
-    // A life of 24 hours and at most 17 retries.
+    // A lifetime of 24 hours and at most 17 retries.
     let (mut cells, plan) = parts(&format!("{API}retry = {{ attempts = 18, backoff = \"exponential\", base = \"1s\", cap = \"30m\" }}"));
     let mut rng = Rng::seeded(1);
     let mut decided = |age_h: u64, attempts: u32| {
@@ -164,7 +164,7 @@ fn our_own_refusals_are_no_samples() {
         assert_eq!(cells.breaker.counts(START.mono).calls, 0);
     };
     refused(Code::Overloaded);
-    // The one that the pool refused gave its place in the limit back.
+    // The call that the pool refused returned its cost to the limit.
     refused(Code::Overloaded);
 }
 

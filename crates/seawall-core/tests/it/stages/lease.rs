@@ -5,7 +5,7 @@ use seawall_core::lease::{KeyLease, KeyPool, KeySet, LeaseAnswer, RequestMark, R
 use seawall_core::policy::Pick;
 use seawall_core::time::{Nanos, Now, Wall};
 
-/// One of those that keys are refused for.
+/// The request that keys are refused for.
 const REQUEST: RequestMark = RequestMark::from_number(1);
 
 #[derive(Clone, Debug)]

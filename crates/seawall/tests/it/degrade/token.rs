@@ -102,7 +102,7 @@ fn each_attempt_is_a_span_of_the_callers_trace_and_knows_what_time_is_left() {
     let (first, second) = (line(1, "traceparent: "), line(2, "traceparent: "));
     assert!(first != second && first[..36] == trace[..36] && second[..36] == trace[..36] && first != trace, "{first} {second}");
     assert!(line(1, "x-left-ms: ").parse::<u64>().unwrap() <= 5000 && line(1, "tracestate: ") == "a=1");
-    // What the upstream was told to be its parent is a span that the log knows, as a child of the caller's.
+    // The parent span that the upstream received is in the log, as a child of the caller's span.
     eventually("both attempts are logged", || gateway.stdout().matches("\"event\":\"attempt\"").count() == 2);
     let spans: Vec<String> = gateway
         .stdout()
@@ -168,7 +168,7 @@ fn a_call_waits_for_a_token_no_longer_than_its_own_deadline() {
     assert_eq!((got.status, got.outcome(), upstream.count()), (504, "deadline_exceeded", 0));
 }
 
-/// Nothing that a provider does opens the upstream's breaker, and the caller is told whose fault it is.
+/// No failure of the provider opens the upstream's breaker, and the caller learns which of the two failed.
 #[test]
 fn a_provider_that_is_away_is_not_the_upstreams_failure() {
     let breaker = "breaker = { consecutive = 2, min_calls = 100 }\n";
@@ -204,7 +204,7 @@ fn a_provider_that_is_away_is_not_the_upstreams_failure() {
     }
 }
 
-/// A refusal by the provider says nothing good of the upstream either: it must not close a breaker that is half-open.
+/// A refusal by the provider is no success of the upstream either: it must not close a half-open breaker.
 #[test]
 fn a_provider_that_says_no_is_no_success_of_the_upstream() {
     let provider = scripted(|n, _| match n {

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto};
 use tokio_rustls::server::TlsStream;
 
-/// Signs certificates, and is trusted by whoever is told so.
+/// Signs certificates; trusted by programs that get its file.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: tempfile::TempDir,
@@ -30,7 +30,7 @@ impl Authority {
         Self { issuer, directory }
     }
 
-    /// Where its own certificate is.
+    /// The file with its own certificate.
     pub(crate) fn file(&self) -> PathBuf {
         self.directory.path().join("roots.pem")
     }
@@ -77,7 +77,7 @@ fn acceptor(certificate: &Certificate, key: &KeyPair, speaks: &[&str]) -> TlsAcc
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// Whether a connection ends with the words that TLS has for it.
+/// Whether a connection ends with TLS's `close_notify`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Farewell {
     Proper,
@@ -123,7 +123,7 @@ pub(crate) fn front(upstream: SocketAddr, acceptor: TlsAcceptor, farewell: Farew
     })
 }
 
-/// What the HTTP/2 server does with a request.
+/// The HTTP/2 server's reaction to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Does {
     Answers,

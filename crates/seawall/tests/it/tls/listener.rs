@@ -14,7 +14,7 @@ fn start(authority: &Authority, upstream: &Upstream) -> Gateway {
     Start::before(upstream, "").server(TLS).go_in(directory)
 }
 
-/// What curl says: its exit code, the version it spoke, the status, and the body.
+/// The result of curl: its exit code, the HTTP version, the status, and the body.
 fn curl(gateway: &Gateway, trusts: &Authority, arguments: &[&str]) -> (i32, String) {
     let output = Command::new("curl")
         .args(["-sS", "--max-time", "10", "-w", " %{http_version} %{http_code}", "--cacert"])
