@@ -201,7 +201,7 @@ impl fmt::Display for Wall {
     }
 }
 
-/// The Gregorian date of a day counted from 1970-01-01, by the usual era arithmetic.
+/// The Gregorian date of a day counted from 1970-01-01. Its years begin in March, so that a leap day comes last.
 const fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -35,7 +35,7 @@ pub fn take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Ans
     }
 }
 
-/// The usual case: every layer has room. Spends as it goes, and restores every cell if one layer refuses.
+/// The usual case: every layer has room. Spends layer by layer, and restores every cell if one refuses.
 #[inline]
 fn take_at_once(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Option<Nanos> {
     if layers.len() > ONE_PASS {

@@ -18,7 +18,7 @@ const SPACING: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_millis(20));
 /// A call whose timer fires late does not delay those after it, up to this.
 const MAX_LATE: Nanos = Nanos::from_millis(10);
 
-/// A line drains in this time once the obstacle ends, so that a line that grew slowly does not slow down a burst that joins it.
+/// A line drains in about this time once the obstacle ends, so that a line that grew slowly does not slow down a burst that joins it.
 const MAX_ROUND: Nanos = Nanos::from_secs(2);
 
 /// The obstacle that a call waits for. Calls whose obstacles end together share a lane.

@@ -1,5 +1,5 @@
-//! Groups events into messages for one receiver. The first event is sent at once and later ones are collected. A known condition is not
-//! repeated, and its end is sent only if its beginning was. A condition that returns soon after its end is sent only if it lasts.
+//! Groups events into messages for one receiver. The first event is sent at once and later ones are collected. A condition that
+//! goes on is rarely repeated, and its end is sent only if its beginning was. One that returns soon after its end is sent only if it lasts.
 
 use crate::time::{Mono, Nanos};
 use std::collections::{BTreeMap, VecDeque};

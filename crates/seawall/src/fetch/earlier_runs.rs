@@ -21,7 +21,7 @@ pub(super) enum Again {
     Dead,
 }
 
-/// When a row is fetched.
+/// The decision about a row of this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowTurn {
     Now,

@@ -68,6 +68,7 @@ impl JournalEntry {
         for (line, key) in &self.done {
             bytes.extend_from_slice(&key.to_le_bytes());
             let distance = line.wrapping_sub(before).cast_signed();
+            // Zigzag: the sign becomes the lowest bit, so that short distances in either direction take one byte.
             let mut rest = ((distance << 1) ^ (distance >> 63)).cast_unsigned();
             while rest >= 0x80 {
                 bytes.push((rest & 0x7f) as u8 | 0x80);

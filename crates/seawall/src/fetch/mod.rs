@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     progress.clear();
     let mut work = Rc::try_unwrap(work).map_err(|_| anyhow::anyhow!("a worker outlived the run"))?;
     finished.store(ahead.is_finished() && !work.lanes.borrow().stopping, Ordering::Relaxed);
-    // Dropping the channel ends the writer.
+    // Dropping the channel ends the writer, and makes the relaxed store above visible to it.
     let (nobody, _) = mpsc::channel(1);
     drop(std::mem::replace(&mut work.to, nobody));
     let quarantine = writing.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;

@@ -84,7 +84,7 @@ pub(super) struct FetchState {
     /// Results that wait for those before them.
     pub held: RefCell<std::collections::BTreeMap<u64, FinishedRow>>,
     pub stop: RefCell<Option<FetchStop>>,
-    /// Wakes the workers, the timer task, and the feeding task.
+    /// `notify_waiters` wakes the workers. `timer` and `hungry` have one task each, and `notify_one` keeps the wake-up if it is busy.
     pub rows: Notify,
     pub timer: Notify,
     pub hungry: Notify,

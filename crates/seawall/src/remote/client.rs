@@ -43,7 +43,7 @@ impl AdminClient {
         Ok(Self { authority: with_port, token })
     }
 
-    /// Gets JSON. A list has the member `items`; any other response must have `member`.
+    /// Gets JSON, which must have `member`: `items` for a list.
     pub(super) fn get(&self, path: &str, member: &str) -> anyhow::Result<Value> {
         self.json("GET", path, None, member)
     }
