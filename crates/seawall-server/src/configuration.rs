@@ -1,4 +1,4 @@
-//! The files and secrets of a configuration: reads them within bounds and puts a configuration to work.
+//! Files and secrets of a configuration: bounded reads, and the activation of a configuration.
 
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     read_file(path, limit).map_err(|why| Unreadable { file: format!("`{}`", path.display()), why })
 }
 
-/// The longest secret: a private key with room to spare.
+/// Maximum bytes of a secret: enough for a private key.
 const MAX_SECRET: u64 = 64 * 1024;
 
 fn read_secret(path: &Path) -> Result<String, String> {
@@ -47,16 +47,16 @@ fn read_secret(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
 
-/// The file that is being read, so that an error can name one that does not answer.
+/// The file that is being read, so that a timeout error can name it.
 static READING: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// The file of the configuration that is being read now.
+/// Returns the configuration file that is being read now.
 pub(crate) fn being_read() -> Option<PathBuf> {
     READING.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Reads a file that belongs to the configuration, up to one byte more than it may have. Only a regular file: a pipe keeps its reader waiting
-/// and cannot be read again by a reload, and a device has no end.
+/// Reads a configuration file, up to one byte more than the limit. Only regular files are accepted: a pipe blocks its reader and cannot be
+/// read again by a reload, and a device has no end.
 fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     *READING.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
     let read = read_regular(path, most);
@@ -67,7 +67,7 @@ fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
 fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     use std::io::Read as _;
     use std::os::unix::fs::OpenOptionsExt as _;
-    // Otherwise opening a pipe waits for its writer. It means nothing to a regular file.
+    // Without this, opening a pipe blocks until it has a writer. Regular files ignore the flag.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| error.to_string())?;
     if !file.metadata().map_err(|error| error.to_string())?.is_file() {
@@ -78,7 +78,7 @@ fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Where a configuration's references lead: variables of this process, and files beside the configuration's own.
+/// Resolves a configuration's references: variables of this process, and files relative to the configuration file.
 pub struct Environment {
     beside: PathBuf,
     variables: Box<Variables>,
@@ -94,17 +94,17 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Relative paths are relative to the file that names them, not to where the command runs.
+    /// Relative paths are relative to the file that names them, not to the working directory.
     pub fn new(file: &Path, variables: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default(), variables: Box::new(variables) }
     }
 
-    /// Where a file is that the configuration names.
+    /// Returns the path of a file that the configuration names.
     pub fn path(&self, named: &Path) -> PathBuf {
         self.beside.join(named)
     }
 
-    /// A value that may be a reference to a secret, as a URL with a password is.
+    /// Resolves a value that may be a reference to a secret, such as a URL with a password.
     ///
     /// # Errors
     /// When the secret cannot be read.
@@ -128,7 +128,7 @@ impl Environment {
         if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
     }
 
-    /// Whether a secret is not there at all. A variable without a value is what build machines make of one that they do not know.
+    /// Returns whether a secret is absent. An empty variable counts as absent, since CI systems set unknown variables to the empty string.
     pub fn is_absent(&self, reference: &SecretRef) -> bool {
         match reference {
             SecretRef::Env(_) => self.fetch(reference).is_err(),
@@ -136,13 +136,13 @@ impl Environment {
         }
     }
 
-    /// What is wrong with a secret at that place of the configuration, if it cannot be used.
+    /// Describes why the secret at this place of the configuration cannot be used, if so.
     pub fn missing(&self, path: String, reference: &SecretRef) -> Option<String> {
         let why = self.fetch(reference).err()?;
         Some(MissingSecret { path, reference: reference.to_string(), why }.to_string())
     }
 
-    /// A file that the configuration names, no larger than a configuration may be itself.
+    /// Reads a file that the configuration names, no larger than a configuration may be.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -161,21 +161,21 @@ impl Surroundings for Environment {
     }
 }
 
-/// Puts a configuration to work, with the state of the one before it.
+/// Builds the live state of a configuration and takes over the state of the previous one.
 ///
 /// # Errors
-/// When a reference of it cannot be used.
+/// When one of its references cannot be used.
 pub fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, UnusableConfig> {
     let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
     Live::new(config, around, before)
 }
 
-/// Where data is, without what a URL may hold besides.
+/// Describes the location of data without credentials of its URL.
 pub fn shown_store(place: &str) -> String {
     match Location::parse(place) {
         Ok(Location::Sqlite(path)) => path.display().to_string(),
         Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
-        // A reference to a URL: only its name is anybody's business.
+        // A reference to a URL: only its name is shown.
         Err(_) => place.to_owned(),
     }
 }

@@ -1,5 +1,5 @@
-//! How many callers may be connected at once. Whoever comes when every seat is taken is told so and let go: a process that
-//! has run out of descriptors could neither answer nor reach an upstream for those who are in.
+//! Limits how many callers are connected at once. A caller beyond the limit gets a 503 and is disconnected: a process without free file
+//! descriptors could neither accept callers nor reach an upstream.
 
 use crate::response::Refusal;
 use seawall_core::record::Code;
@@ -11,30 +11,30 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// How long somebody who is told to come back may take to hear it.
+/// Time for a refused caller to read the response.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// So much of an unwanted request is read, so that its answer is not lost in a reset.
+/// Maximum bytes of a refused request that are read, so that the response is not lost in a reset.
 const MAX_UNHEARD: u64 = 64 * 1024;
 
-/// Streams of one HTTP/2 connection, at least and at most.
+/// Lower and upper bound of streams per HTTP/2 connection.
 const MIN_STREAMS: usize = 8;
 const MAX_STREAMS: usize = 100;
-/// One connection's streams take no more than this part of all seats. With 100 streams on each, eight connections that read nothing
-/// took every seat of a process with 1,024 descriptors.
+/// One connection's streams take at most this fraction of the limit. With 100 streams each, eight connections that read nothing took all
+/// places of a process with 1,024 descriptors.
 const STREAMS_SHARE: usize = 32;
 
-/// The seats of the whole process.
+/// The connection limit of the whole process.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     most: usize,
-    /// Those who are told to come back at one time; any more are let go without a word.
+    /// Maximum refused callers that get a response at one time; others are disconnected without one.
     max_leaving: usize,
     taken: AtomicUsize,
     leaving: AtomicUsize,
     turned_away: AtomicU64,
 }
 
-/// A place that is given back when it is dropped.
+/// A place below the limit, given back on drop.
 #[derive(Debug)]
 pub(crate) struct Seat {
     seats: Arc<ConnectionLimit>,
@@ -56,12 +56,12 @@ impl ConnectionLimit {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Streams that one HTTP/2 connection may have: each may hold a seat and a connection to an upstream.
+    /// Returns the maximum streams of one HTTP/2 connection: each may hold a place and an upstream connection.
     pub(crate) fn max_streams(&self) -> u32 {
         u32::try_from((self.most / STREAMS_SHARE).clamp(MIN_STREAMS, MAX_STREAMS)).unwrap_or(u32::MAX)
     }
 
-    /// Whether nine of ten seats are taken.
+    /// Returns whether 90 % of the places are taken.
     pub(crate) fn is_short(&self) -> bool {
         self.taken() >= self.most - self.most / 10
     }
@@ -70,7 +70,7 @@ impl ConnectionLimit {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// A seat for a caller who has just connected.
+    /// Takes a place for a new connection.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Seat> {
         self.sit(|seats| &seats.taken, self.most)
     }
@@ -83,13 +83,13 @@ impl ConnectionLimit {
         Some(Seat { seats: Arc::clone(self), of })
     }
 
-    /// Tells a caller that there is no seat. Nothing of its request is looked at. Who speaks TLS is let go without a word:
-    /// a handshake costs more than a seat would. `now` is for those who do not, and `endpoint` says which error format they read.
+    /// Refuses a connection without reading its request. A TLS caller gets no response, since a handshake costs more than a place would.
+    /// `now` is set for plain connections, and `endpoint` selects the error format.
     pub(crate) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(now) = now else { return };
         let Some(seat) = self.sit(|seats| &seats.leaving, self.max_leaving) else { return };
-        // Spread out, so that they do not all come back in the same second.
+        // Spread over three seconds, so that the callers do not all return at once.
         let answer =
             Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().shaped(endpoint).wire(now);
         tokio::task::spawn_local(async move {
@@ -98,7 +98,7 @@ impl ConnectionLimit {
                 stream.shutdown().await?;
                 tokio::io::copy(&mut stream.take(MAX_UNHEARD), &mut tokio::io::sink()).await
             };
-            // Whoever does not listen has been told all the same.
+            // If the caller does not read the response in time, it is dropped.
             drop(tokio::time::timeout(FAREWELL, farewell).await);
             drop(seat);
         });

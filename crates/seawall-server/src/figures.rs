@@ -1,4 +1,4 @@
-//! An endpoint's checklist and figures as JSON, and a file's problems: what `check --json` prints and the admin API shows.
+//! Figures of endpoints and problems of files as JSON: the output of `check --json` and of the admin API.
 
 use crate::json_shapes::Members;
 use seawall_core::calc;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use utoipa::ToSchema;
 
-/// An outage whose survival is worth knowing, as it was written.
+/// An outage to simulate, with its length as written.
 #[derive(Clone, Debug)]
 pub struct Outage {
     name: String,
@@ -29,7 +29,7 @@ impl Outage {
     }
 }
 
-/// What amplification and chances are computed for.
+/// The load for which amplification and probabilities are computed.
 #[derive(Clone, Debug)]
 pub struct FigureLoad {
     pub layers: u32,
@@ -45,22 +45,22 @@ impl Default for FigureLoad {
     }
 }
 
-/// The calculators for one load. Chances are simulated once for all endpoints whose policies are alike.
+/// Calculators for one load. Probabilities are simulated once for all endpoints with equal policies.
 #[derive(Debug, Default)]
 pub struct Calculator {
     pub load: FigureLoad,
     chances: Mutex<HashMap<String, Arc<OnceLock<Vec<f64>>>>>,
 }
 
-/// Policies whose chances are remembered; beyond that all are forgotten.
+/// Maximum policies with stored probabilities; beyond that the map is cleared.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// What the calculators say about one endpoint.
+/// The figures of one endpoint.
 #[derive(Debug)]
 pub struct Figures {
     pub worst: calc::LongestCall,
     pub amplification: calc::SendsPerCall,
-    /// The share of calls that fail, by the length of an outage.
+    /// The share of calls that fail, by length of the outage.
     pub gives_up: Vec<(String, f64)>,
     pub trips: calc::TripCondition,
 }
@@ -82,13 +82,13 @@ impl Calculator {
         }
     }
 
-    /// Whether the chances of an endpoint are known without a simulation.
+    /// Returns whether the probabilities of an endpoint are known without a simulation.
     pub fn knows(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> bool {
         let known = self.chances.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&downtime::fingerprint(config, (upstream, endpoint))).is_some_and(|chances| chances.get().is_some())
     }
 
-    /// Simulates what is not known yet, which takes some milliseconds for each policy.
+    /// Returns the probabilities; simulates them if unknown, which takes some milliseconds per policy.
     pub fn chances(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> Vec<f64> {
         let place = (upstream, endpoint);
         let chances = {
@@ -103,7 +103,7 @@ impl Calculator {
         chances.get_or_init(simulate).clone()
     }
 
-    /// What an endpoint's policy comes to.
+    /// Returns the figures of an endpoint's policy.
     pub fn policy(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> PolicyFigures {
         let Figures { worst, amplification, gives_up, trips } = self.figures(config, upstream, endpoint);
         let checklist = checklist(config, upstream, endpoint).into_iter();
@@ -206,7 +206,7 @@ pub struct ConfigProblem {
     pub help: Option<String>,
 }
 
-/// Everything that is wrong with a file.
+/// Lists all problems of a file.
 pub fn problems(invalid: &Invalid) -> Vec<ConfigProblem> {
     let shown = invalid.problems().iter().map(|problem| {
         let (line, column) = invalid.position(problem);
@@ -221,7 +221,7 @@ pub fn problems(invalid: &Invalid) -> Vec<ConfigProblem> {
     shown.collect()
 }
 
-/// A reference that cannot be used, as `` `PATH`: MESSAGE ``: the file itself is valid, so no line of it is to blame.
+/// Describes an unusable reference, given as `` `PATH`: MESSAGE ``. The file itself is valid, so no line is named.
 pub fn unfit(text: &str) -> ConfigProblem {
     let parts = text.strip_prefix('`').and_then(|rest| rest.split_once("`: "));
     let (path, message) = parts.map_or((None, text), |(path, message)| (Some(path.to_owned()), message));

@@ -1,4 +1,4 @@
-//! Headers that may cross the gateway and headers that may not.
+//! Rules for headers that cross the gateway.
 
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
@@ -10,13 +10,12 @@ use seawall_http::header_text::text;
 use seawall_store::headers::StoredHeaders;
 use std::borrow::Cow;
 
-/// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
-/// less than a look-up for each that is not.
+/// The headers of a message that the gateway must act on. One pass over the present headers is cheaper than a lookup for each possible one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeaderMarks(u16);
 
 impl HeaderMarks {
-    /// Any that is meant for one hop.
+    /// Any hop-by-hop header.
     pub(crate) const HOP: Self = Self(1);
     pub(crate) const UPGRADE: Self = Self(1 << 1);
     pub(crate) const CODING: Self = Self(1 << 2);
@@ -27,13 +26,13 @@ impl HeaderMarks {
     /// `Idempotency-Key`.
     pub(crate) const KEY: Self = Self(1 << 7);
     pub(crate) const EARLY: Self = Self(1 << 8);
-    /// Any of our own.
+    /// Any of our own headers.
     pub(crate) const OURS: Self = Self(1 << 9);
     pub(crate) const PREFER: Self = Self(1 << 10);
     pub(crate) const LENGTH: Self = Self(1 << 11);
-    /// A credential of the caller's own.
+    /// A credential of the caller.
     pub(crate) const CREDENTIAL: Self = Self(1 << 12);
-    /// URLs of the upstream's own.
+    /// A header with URLs of the upstream.
     pub(crate) const LINK: Self = Self(1 << 13);
 
     pub(crate) fn of(headers: &HeaderMap) -> Self {
@@ -44,7 +43,7 @@ impl HeaderMarks {
         self.0 & mark.0 != 0
     }
 
-    /// Meant for one hop (RFC 9110 §7.6.1), besides whatever `Connection` names, or otherwise of interest.
+    /// Returns the marks of a name: hop-by-hop (RFC 9110 §7.6.1), besides the names that `Connection` lists, or otherwise relevant.
     fn mark(name: &str) -> u16 {
         let (hop, own) = match name {
             "upgrade" => (Self::HOP, Self::UPGRADE),
@@ -67,7 +66,7 @@ impl HeaderMarks {
     }
 }
 
-/// Takes hop-by-hop headers out, and those that `Connection` nominates.
+/// Removes hop-by-hop headers, including the names that `Connection` lists.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in nominated(headers) {
         headers.remove(name);
@@ -75,12 +74,12 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     remove_where(headers, |name| HeaderMarks(HeaderMarks::mark(name)).has(HeaderMarks::HOP));
 }
 
-/// Whether a header of this name goes on, if there is one: what `Connection` names stays here.
+/// Returns whether a header of this name is relayed: the names that `Connection` lists are not.
 pub(crate) fn goes_on(headers: &HeaderMap, marks: HeaderMarks, name: &HeaderName) -> bool {
     !marks.has(HeaderMarks::HOP) || !nominated(headers).contains(name)
 }
 
-/// What `Connection` names besides its own words. A message's framing is not the peer's to take away.
+/// Returns the names that `Connection` lists besides its own options. A peer cannot remove the framing headers in this way.
 fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let plain =
         |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"keep-alive") || value.as_bytes().eq_ignore_ascii_case(b"close");
@@ -95,14 +94,14 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Headers that only we may set on the way to an upstream.
+/// Headers that only Seawall may set on requests to an upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnHeaders<'a> {
     pub credentials: Option<&'a Credentials>,
     pub deadline: Option<&'a str>,
-    /// What we call ourselves, where the upstream is told.
+    /// Our name for `Via`, if the upstream may see it.
     pub name: Option<&'a Pseudonym>,
-    /// The upstream may see where callers say that they come from.
+    /// The upstream may see `Forwarded` and similar headers.
     pub forwards: bool,
 }
 
@@ -116,7 +115,7 @@ impl<'a> OwnHeaders<'a> {
         }
     }
 
-    /// Whether any header that nobody has looked at is one of these, or passes for one.
+    /// Returns whether any unparsed header is one of these or resembles one.
     pub(crate) fn are_among(&self, unread: &RawRequestHeaders) -> bool {
         unread.names().any(|name| std::str::from_utf8(name).is_ok_and(|name| self.has(name)))
     }
@@ -130,7 +129,7 @@ impl<'a> OwnHeaders<'a> {
     }
 }
 
-/// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
+/// Removes the request headers that the upstream must not see. Our own headers and the caller's credentials for us are removed.
 pub(crate) fn outward(headers: &mut HeaderMap, marks: HeaderMarks, ours: OwnHeaders<'_>, version: Version) {
     let trailers = marks.has(HeaderMarks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
     if marks.has(HeaderMarks::HOP) {
@@ -144,7 +143,7 @@ pub(crate) fn outward(headers: &mut HeaderMap, marks: HeaderMarks, ours: OwnHead
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
-    // The body is here already, or is asked for as it is passed on.
+    // The body is here already, or the caller is asked for it when it is relayed.
     if marks.has(HeaderMarks::EXPECT) && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         headers.remove(EXPECT);
     }
@@ -181,33 +180,33 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The same name to a server that reads `_`, `.` and the like as `-`.
+/// Returns whether a server that reads `_`, `.` and the like as `-` takes the names for the same.
 fn disguises(name: &str, as_name: &str) -> bool {
     let plain = |b: u8| if b.is_ascii_alphanumeric() { b.to_ascii_lowercase() } else { b'-' };
     name.len() == as_name.len() && name.bytes().map(plain).eq(as_name.bytes().map(plain))
 }
 
-/// `Seawall-…`, also in disguise: some servers read `_` and the like as `-`.
+/// Returns whether the name is `Seawall-…`, also for servers that read `_` and the like as `-`.
 fn is_ours(name: &str) -> bool {
     let mut bytes = name.bytes().map(|b| if b.is_ascii_alphanumeric() { b } else { b'-' });
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
 }
 
-/// Whether a header says where a request came from, also in disguise. Callers' addresses, and the names of hosts before us, are no
-/// business of a third party, and one that believes them could be told anything.
+/// Returns whether a header tells the origin of a request, also in disguise. Addresses of callers and earlier hosts are private, and an
+/// upstream that trusts these headers could be deceived.
 fn says_where_from(name: &str) -> bool {
     const PREFIX: &str = "x-forwarded-";
     const NAMES: [&str; 7] =
         ["forwarded", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-cluster-client-ip", "x-original-forwarded-for"];
-    // Most names begin with none of these letters.
+    // Fast path: most names begin with none of these letters.
     matches!(name.as_bytes().first(), Some(b'x' | b'X' | b'f' | b'F' | b't' | b'T' | b'c' | b'C'))
         && (name.get(..PREFIX.len()).is_some_and(|start| disguises(start, PREFIX)) || NAMES.iter().any(|known| disguises(name, known)))
 }
 
-/// Whether the caller may see a header of an answer just as it came, by its name in whatever case. Links may have to be rewritten.
+/// Returns whether a response header is relayed unchanged, by its name in any case. Links may have to be rewritten.
 pub(crate) fn passes(name: &[u8]) -> bool {
     if let b"Server" | b"server" | b"Content-Type" | b"content-type" | b"Cache-Control" | b"cache-control" = name {
-        // As they come most often, which need not be looked at letter by letter.
+        // Fast path: the most frequent spellings, without a comparison letter by letter.
         return true;
     }
     let mut lower = [0; 64];
@@ -218,17 +217,17 @@ pub(crate) fn passes(name: &[u8]) -> bool {
         .is_ok_and(|name| HeaderMarks::mark(name) & (HeaderMarks::HOP.0 | HeaderMarks::OURS.0 | HeaderMarks::LINK.0) == 0)
 }
 
-/// An answer's headers as the caller may see them.
+/// Removes the response headers that the caller must not see, and adds `Via`.
 pub(crate) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
     relayed(headers);
     headers.append(VIA, pseudonym.value(version).clone());
 }
 
-/// The same, before it says whose hands it went through. What we say about a call is ours alone to say.
+/// Does the same without `Via`. The upstream cannot set our own headers.
 pub(crate) fn relayed(headers: &mut HeaderMap) {
     let marks = HeaderMarks::of(headers);
     if marks.has(HeaderMarks::CODING) {
-        // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
+        // The chunked framing takes precedence (RFC 9112 §6.3); a length beside it may be an attack.
         headers.remove(CONTENT_LENGTH);
     }
     if marks.has(HeaderMarks::HOP) {
@@ -239,7 +238,7 @@ pub(crate) fn relayed(headers: &mut HeaderMap) {
     }
 }
 
-/// An answer's headers as they are kept for later, with whose hands they went through.
+/// Returns a response's headers in stored form, with `Via`.
 pub(crate) fn kept(
     mut headers: HeaderMap,
     verbatim: Option<&RawResponseHeaders>,
@@ -254,7 +253,7 @@ pub(crate) fn kept(
     texts(&headers).chain(via).collect()
 }
 
-/// Headers as they are kept.
+/// Converts headers to their stored form.
 pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
     texts(headers).map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
 }
@@ -263,7 +262,7 @@ fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
     headers.iter().map(|(name, value)| (name.as_str(), text(value.as_bytes())))
 }
 
-/// What we call ourselves in `Via`, with the header values made once.
+/// Our name in `Via`, with prebuilt header values.
 #[derive(Debug)]
 pub(crate) struct Pseudonym {
     name: String,
@@ -282,7 +281,7 @@ impl Pseudonym {
         &self.name
     }
 
-    /// What `Via` says of a message that came in this version.
+    /// Returns the `Via` value for a message of this version.
     pub(crate) const fn value(&self, version: Version) -> &HeaderValue {
         match version {
             Version::HTTP_10 => &self.http_1_0,
@@ -292,7 +291,7 @@ impl Pseudonym {
     }
 }
 
-/// Whether the request has been here before.
+/// Returns whether the request has passed through this process before.
 pub(crate) fn is_loop(headers: &HeaderMap, pseudonym: &Pseudonym) -> bool {
     headers
         .get_all(VIA)

@@ -1,5 +1,4 @@
-//! A call that is given up on becomes a dead letter: what was sent, what came back, why it ended, and whether sending it
-//! again can help.
+//! Dead letters: a call that is given up on is kept with its request, the last response, the cause, and whether a replay can help.
 
 use bytes::Bytes;
 use seawall_core::call::{CallEnd, Outcome};
@@ -19,15 +18,15 @@ use seawall_store::headers::StoredHeaders;
 use seawall_store::job::{AD_HOC, Attempted, Job, JobEnding, JobRequest, NewJob, Response};
 use std::borrow::Cow;
 
-/// What is kept of a request's body.
+/// Maximum bytes kept of a request's body.
 const MAX_BODY: usize = 256 * 1024;
-/// What is kept of the upstream's or the checker's words.
+/// Maximum bytes kept of the detail text from the upstream or the checker.
 const MAX_DETAIL: usize = 2000;
 
-/// The code of jobs that were given up on because workers ended while they had them.
+/// The code of jobs that were given up on because they seem to crash their workers.
 pub const POISON: &str = "poison";
 
-/// Why a call is given up on.
+/// The cause for which a call is given up on.
 #[derive(Clone, Debug)]
 pub struct Cause {
     pub class: Class,
@@ -37,8 +36,8 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// How a call ended that did not end well. What the upstream answered last, where it did, is the code: a breaker that
-    /// opened between two attempts does not make another failure of it.
+    /// Returns the cause of a failed call. The code is that of the last attempt, if there was one: a breaker that opened between two
+    /// attempts does not hide the failure.
     pub fn of(finish: &CallEnd, trail: &[(Wall, AttemptOutcome)], detail: Masked) -> Self {
         let mut attempts = trail.iter().rev().map(|(_, attempt)| attempt);
         let (class, code) = match finish.outcome {
@@ -55,7 +54,7 @@ impl Cause {
         Self { class, reason: finish.reason.as_str().to_owned(), code, detail }
     }
 
-    /// Nothing is known to be wrong with the request: it may have been executed, and it may have ended its workers.
+    /// The cause of a job whose workers were lost. Its request may be fine: it may have been executed, and it may have crashed its workers.
     pub fn poison(crashes: u32) -> Self {
         Self {
             class: Class::Ambiguous,
@@ -65,7 +64,7 @@ impl Cause {
         }
     }
 
-    /// A send that may not be repeated was begun, and nobody knows what came of it.
+    /// The cause of a started send that may not be repeated and whose outcome is unknown.
     pub fn outcome_unknown(detail: Masked) -> Self {
         let code = Code::OutcomeUnknown.as_str().to_owned();
         Self { class: Class::Ambiguous, reason: code.clone(), code, detail }
@@ -94,7 +93,7 @@ const fn class_of(code: Code) -> Class {
     }
 }
 
-/// Where a job's letter is filed, and what its policy says about letters.
+/// The upstream and endpoint of a job's letter, with their policy for letters.
 #[derive(Debug)]
 pub struct LetterPlace<'a> {
     pub upstream: Option<&'a LiveUpstream>,
@@ -141,7 +140,7 @@ pub fn letter(job: &Job, door: Door, place: &LetterPlace<'_>, cause: Cause, trai
         enqueued_at: job.created_at,
         dead_at: now,
         expires_at: now + policy.map_or(seawall_core::time::Nanos::from_secs(14 * 86_400), |policy| policy.ttl),
-        // Nobody has to get up for what was never sent: nothing is in doubt, and a replay sends it.
+        // A request that was never sent needs no urgent attention: nothing is in doubt, and a replay sends it.
         severity: policy.filter(|_| job.progress.attempts > 0).map_or(Severity::Review, |policy| policy.severity),
         replayable: whole && is_replayable(cause.class, &job.request.method, job.idempotency_key.is_some(), &trail_refused(trail)),
         instructions: instructions.trim_end().to_owned(),
@@ -149,12 +148,12 @@ pub fn letter(job: &Job, door: Door, place: &LetterPlace<'_>, cause: Cause, trai
     }
 }
 
-/// Hides our own credentials for an upstream.
+/// Masks our own credentials for an upstream.
 pub fn own_mask(upstream: Option<&LiveUpstream>) -> Mask {
     upstream.and_then(|upstream| upstream.credentials.as_ref()).map(Credentials::mask).unwrap_or_default()
 }
 
-/// Hides all that an upstream was told in confidence: our credentials, and the request's own.
+/// Masks all secrets sent to an upstream: our credentials, and those of the request.
 pub fn mask(upstream: Option<&LiveUpstream>, request: &JobRequest) -> Mask {
     and_request(own_mask(upstream), request)
 }
@@ -163,8 +162,7 @@ pub fn and_request(mask: Mask, request: &JobRequest) -> Mask {
     mask.and_request(request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())), &request.path)
 }
 
-/// A response without what the mask hides. `legible` is its body where that is compressed: one that repeats a secret is kept
-/// as plain text.
+/// Masks a response. `legible` is the decoded body if the body is compressed: a body that repeats a secret is stored as masked plain text.
 pub fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &Mask) -> Response {
     if mask.is_empty() {
         return response;
@@ -184,18 +182,18 @@ pub fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &M
     response
 }
 
-/// How an attempt failed that has no response.
+/// Describes the failure of an attempt without a response.
 pub fn fault_words(fault: Option<Fault>) -> Masked {
     fault.map(|fault| Masked::ours(fault.words())).unwrap_or_default()
 }
 
-/// What the last attempt came to, if there was one.
+/// Returns the status of the last attempt, if there was one.
 fn trail_refused(trail: &[Attempted]) -> Option<&str> {
     trail.last().map(|last| last.status.as_str())
 }
 
-/// Whether sending it again can help and cannot harm: what the upstream called wrong stays wrong, and what may have been
-/// executed once must not be executed twice.
+/// Returns whether a replay can help without harm: a request that the upstream rejected fails again, and a request that may have run
+/// must not run twice.
 fn is_replayable(class: Class, method: &str, keyed: bool, last: &Option<&str>) -> bool {
     let may_help = match class {
         Class::Permanent | Class::Success => false,
@@ -206,7 +204,7 @@ fn is_replayable(class: Class, method: &str, keyed: bool, last: &Option<&str>) -
     may_help && harmless
 }
 
-/// Why a letter is not replayed unless somebody insists.
+/// Returns why a letter is not replayed without `force`.
 pub(crate) fn why_not(letter: &NewLetter) -> Option<&'static str> {
     if letter.replayable {
         return None;
@@ -221,25 +219,25 @@ pub(crate) fn why_not(letter: &NewLetter) -> Option<&'static str> {
 
 const MAY_HAVE_RUN: &str = "it may have been executed, and has no idempotency key: sending it again may execute it twice";
 
-/// Whether sending it again may execute it twice.
+/// Returns whether a replay may execute the request a second time.
 pub fn may_have_run(letter: &NewLetter) -> bool {
     why_not(letter) == Some(MAY_HAVE_RUN)
 }
 
-/// Headers that are not kept with a letter: who replays it need not have been given its caller's credential. Others that are
-/// called like secrets are kept, because a request is nothing without its signature, and not shown.
+/// Headers that are not kept with a letter: an operator who replays it need not know its caller's credential. Other secret headers, such as
+/// signatures, are kept because the request needs them, but they are not shown.
 const CREDENTIALS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "seawall-token"];
 
 fn is_credential(header: &str) -> bool {
     CREDENTIALS.iter().any(|name| header.eq_ignore_ascii_case(name))
 }
 
-/// A request as it may be kept: no credential, and a body of bounded length.
+/// Returns a request in its stored form: no credential, and a body of bounded length.
 fn kept(request: &JobRequest) -> (JobRequest, bool, bool) {
     let stripped = request.headers.iter().any(|(name, _)| is_credential(name));
     let headers = request.headers.iter().filter(|(name, _)| !is_credential(name)).cloned().collect();
     let body_cut = request.body.len() > MAX_BODY;
-    // A copy: a slice would keep all of the body in memory.
+    // Copies: a slice would keep the whole body in memory.
     let body = if body_cut { Bytes::copy_from_slice(&request.body[..MAX_BODY]) } else { request.body.clone() };
     (JobRequest { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
 }
@@ -253,12 +251,12 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A URL that somebody handed in may carry a secret in its query.
+/// Removes the query values of an ad-hoc URL, since they may be secrets.
 fn without_query_values(url: &str) -> String {
     url.split_once('?').map_or_else(|| url.to_owned(), |(path, _)| format!("{path}?…"))
 }
 
-/// The letter of a caller's call, which never was a job.
+/// Builds the letter of a synchronous call that never was a job.
 pub fn gateway_letter(
     call: &NewJob,
     transport: &HttpTransport<'_>,
@@ -275,7 +273,7 @@ pub fn gateway_letter(
     letter(&job, Door::Gateway, &place, cause, &call.history, now)
 }
 
-/// The trail of this run, in the words of the attempt log.
+/// Appends the attempts of this run to the history, in the terms of the attempt log.
 pub fn history(before: &[Attempted], trail: &[(Wall, AttemptOutcome)]) -> Vec<Attempted> {
     let new = trail.iter().map(|(at, attempt)| Attempted {
         attempt: attempt.number,
@@ -287,29 +285,29 @@ pub fn history(before: &[Attempted], trail: &[(Wall, AttemptOutcome)]) -> Vec<At
     before.iter().cloned().chain(new).collect()
 }
 
-/// The status of an attempt of which nobody knows whether it was executed.
+/// The status of an attempt that may or may not have been executed.
 const UNKNOWN: &str = "unknown";
 
-/// The history of a job after a send whose outcome nobody knows.
+/// Returns the history of a job after a send whose outcome is unknown.
 pub fn with_unknown(before: &[Attempted], attempt: u32, at: Wall) -> Vec<Attempted> {
     let outcome = Class::Ambiguous.as_str().to_owned();
     let unknown = Attempted { attempt, status: UNKNOWN.to_owned(), latency_ms: 0.0, outcome, at: at.to_string() };
     before.iter().cloned().chain([unknown]).collect()
 }
 
-/// Whether an attempt was begun whose end nobody knows.
+/// Returns whether the history has an attempt whose outcome is unknown.
 pub fn has_unknown(history: &[Attempted]) -> bool {
     history.iter().any(|attempt| attempt.status == UNKNOWN)
 }
 
-/// What is known of a request that was begun and may not be repeated.
+/// Describes a started request that may not be repeated.
 pub fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
     let attempt = job.progress.attempts.saturating_add(1);
     let words = format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed");
     Cause::outcome_unknown(Masked::ours(words))
 }
 
-/// What is known of a request that may have been begun while it could be repeated.
+/// Describes a request that may have been started while a rule let it be repeated.
 pub fn begun_by_rule(job: &Job) -> Cause {
     let attempt = job.progress.attempts.saturating_add(1);
     let words = format!(
@@ -318,8 +316,8 @@ pub fn begun_by_rule(job: &Job) -> Cause {
     Cause::outcome_unknown(Masked::ours(words))
 }
 
-/// Whether the secrets of a job's request are of no use once it is over. A result that repeats one is its caller's own, and is
-/// hidden from others by what the request has.
+/// Returns whether the secrets of a job's request may be erased at its end. They stay if the result repeats one: its caller may see the
+/// result, and for others they are needed to mask it.
 pub fn forgets(job: &Job, ending: &JobEnding) -> bool {
     let has_secrets = job.request.has_secrets() || job.callback.as_deref().is_some_and(|url| discretion::secrets(url).next().is_some());
     let is_repeated = |response: &Response| masked_response(response.clone(), None, &mask(None, &job.request)) != *response;

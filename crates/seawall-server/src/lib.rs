@@ -1,7 +1,7 @@
 //! Seawall's server: the gateway, durable jobs, schedules and the admin port in one process.
 //!
-//! [`start`] starts the threads of a server, [`RunningServer::until`] serves until a signal says stop. The [`Host`] is whatever runs the
-//! server: it prints notes and tells a service manager.
+//! [`start`] starts the threads of a server; [`RunningServer::until`] serves until a signal says stop. The [`Host`] runs the
+//! server: it prints notes and notifies a service manager.
 
 mod admin;
 mod banner;
@@ -54,7 +54,7 @@ use std::time::Duration;
 use threads::{ServingThread, join_within, spawn};
 use tokio::sync::watch;
 
-/// What every thread of the process shares.
+/// State shared by all threads of the process.
 #[derive(Debug)]
 pub struct ServerState {
     pub live: ArcSwap<Live>,
@@ -62,39 +62,39 @@ pub struct ServerState {
     pub clock: Clock,
     pub(crate) connector: Connector,
     pub(crate) cache: ResponseCache,
-    /// What we call ourselves in `Via`, different for each process so that a loop is seen.
+    /// Our name in `Via`, different for each process so that a loop is detected.
     pub(crate) pseudonym: headers::Pseudonym,
     pub(crate) file: PathBuf,
     pub(crate) head_timeout: Duration,
     pub(crate) seats: Arc<connection_limit::ConnectionLimit>,
-    /// Ports of upstreams' own.
+    /// Ports that belong to single upstreams.
     pub(crate) ports: listener::Ports,
     pub(crate) reloads: reload::ReloadStatus,
-    /// On the way out.
+    /// The process is stopping.
     pub(crate) draining: AtomicBool,
     pub(crate) closing: DrainDeadline,
     pub(crate) started_at: Wall,
     pub(crate) eyes: observe::Observer,
     pub(crate) host: Box<dyn Host>,
     pub(crate) version: &'static str,
-    /// What the configuration's references lead to.
+    /// Resolves the configuration's references.
     pub(crate) around: Environment,
     pub(crate) desk: Arc<jobs::JobContext>,
-    /// What policies come to.
+    /// Computes the figures of policies.
     pub(crate) calculator: Calculator,
 }
 
-/// How far the process has come in stopping.
+/// The phase of stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DrainPhase {
     Serving,
-    /// No new connections; what is in flight may finish.
+    /// No new connections; calls in flight may finish.
     Draining,
-    /// Now.
+    /// Stop at once.
     Stopping,
 }
 
-/// What a process is started with, besides its configuration.
+/// Parameters of a process besides its configuration.
 #[derive(Debug)]
 pub struct StartUp {
     pub store: Store,
@@ -102,13 +102,13 @@ pub struct StartUp {
     pub around: Environment,
     pub threads: Option<u16>,
     pub head_timeout: Duration,
-    /// Callers that may be connected at once [default: as many as the open files allow].
+    /// Maximum connected callers [default: as many as the open files allow].
     pub connections: Option<usize>,
     pub host: Box<dyn Host>,
     pub version: &'static str,
 }
 
-/// The gateway's threads, at work.
+/// The running threads of the server.
 #[derive(Debug)]
 pub struct RunningServer {
     pub gateway: SocketAddr,
@@ -169,7 +169,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     };
     if let Some(store) = shared.live.load().shared.clone() {
         let shared = Arc::clone(&shared);
-        // Nothing waits for its end: what it looks after is another process's.
+        // Not joined: the thread only maintains state that other processes share.
         drop(spawn("shared", move || shared_state::look_after(&store, &shared))?);
     }
     let mut workers = Vec::new();
@@ -196,28 +196,28 @@ impl RunningServer {
         Ok(stopped)
     }
 
-    /// What to tell people at the start: what listens where, and what is wrong.
+    /// Returns the start-up text for people: addresses and warnings.
     pub fn banner(&self) -> String {
         banner::text(self)
     }
 
-    /// Threads that serve requests, and threads that run jobs.
+    /// Returns the number of threads that serve requests and of threads that run jobs.
     pub fn threads(&self) -> (usize, usize) {
         let jobs = self.shared.desk.crew.size();
         (self.workers.len() - jobs, jobs)
     }
 }
 
-/// Four characters that tell this process from its neighbours.
+/// Returns four characters that distinguish this process from its peers.
 fn instance() -> String {
     format!("{:04x}", seawall_engine::entropy() & 0xffff)
 }
 
-/// Workers first, so that what they recorded last is still written.
+/// Joins the workers first, so that their last records are still written.
 fn finish(shared: &ServerState, workers: Vec<ServingThread>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
     let joined = join_within(workers, LAST_WORKER, &shared.clock);
     shared.recorder.stop();
-    // Whoever reads the log may have stopped reading: what it does not take is lost, but the process ends.
+    // The reader of the log may have stopped reading: lines that it does not take are lost, but the process ends.
     let patience = shared.live.load().config.server.drain.min(LAST_LINES);
     let give_up = shared.clock.now().mono + patience;
     while !writer.is_finished() && shared.clock.now().mono < give_up {
@@ -228,13 +228,13 @@ fn finish(shared: &ServerState, workers: Vec<ServingThread>, writer: thread::Joi
     joined.and(written)
 }
 
-/// How long workers may take to stop once they are told to stop at once.
+/// Time limit of workers to stop after the order to stop at once.
 const LAST_WORKER: Nanos = Nanos::from_secs(10);
 
-/// How long the last log lines may take to be read.
+/// Time limit to write the last log lines.
 const LAST_LINES: Nanos = Nanos::from_secs(2);
 
-/// An address as people type it.
+/// Formats an address as a URL.
 fn shown(address: SocketAddr, is_tls: bool) -> String {
     format!("{}://{address}", if is_tls { "https" } else { "http" })
 }

@@ -1,4 +1,4 @@
-//! Running the process: the admin port, signals, reloads, and the order in which it stops.
+//! The running process: the admin port, signals, reloads, and the order in which it stops.
 
 use crate::admin;
 use crate::host::Host;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// What an operator can tell a running process.
+/// The signals that an operator can send.
 #[derive(Debug)]
 struct Signals {
     terminate: Signal,
@@ -36,17 +36,17 @@ impl Signals {
     }
 }
 
-/// How a server ended.
+/// The way in which a server stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Stopped {
-    /// All calls in flight were finished, or cut off when the time for that was over.
+    /// All calls in flight finished, or were cut off after the drain time.
     Drained,
-    /// A second signal cut off what was in flight.
+    /// A second signal cut off the calls in flight.
     CutOff,
 }
 
-/// The runtime that hears signals and serves the admin port. It does no blocking work: that has threads of its own.
+/// The runtime that handles signals and serves the admin port. Blocking work runs on threads of its own.
 #[derive(Debug)]
 pub struct Control {
     runtime: tokio::runtime::Runtime,
@@ -54,7 +54,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Hears signals from now on. Before, SIGHUP would end the process.
+    /// Handles signals from now on. Before, SIGHUP would end the process.
     ///
     /// # Errors
     /// When the system refuses a runtime or a signal handler.
@@ -64,7 +64,7 @@ impl Control {
         Ok(Self { runtime, signals })
     }
 
-    /// Reads the files of the configuration. `None` if a signal says stop meanwhile.
+    /// Reads the files of the configuration. Returns `None` if a signal says stop meanwhile.
     ///
     /// # Errors
     /// Those of `load`, or that it takes too long.
@@ -72,7 +72,7 @@ impl Control {
         self.unless_stopped(async { within_time(aside("load", load)).await })
     }
 
-    /// Runs what may take long on a thread of its own. `None` if a signal says stop meanwhile.
+    /// Runs a slow function on a thread of its own. Returns `None` if a signal says stop meanwhile.
     ///
     /// # Errors
     /// Those of `start`.
@@ -105,7 +105,7 @@ pub(crate) fn run(
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let mut server = std::pin::pin!(admin::listener::serve(admin, admin::router(Arc::clone(shared)), open_files::admin_connections()));
         let teller = Arc::clone(shared);
-        // A task of its own: it goes on while we drain.
+        // A task of its own, so that it continues during the drain.
         tokio::spawn(async move { teller.eyes.bus.tell().await });
         shared.host.ready();
         tokio::select! {
@@ -118,13 +118,13 @@ pub(crate) fn run(
             () = ended => {}
         }
         shared.host.stopping();
-        // Receivers live as long as their threads; one that is gone has nothing left to drain.
+        // Each thread holds a receiver until it ends, so without receivers there is nothing left to drain.
         shared.draining.store(true, Ordering::Relaxed);
         phase.send_replace(DrainPhase::Draining);
         let drain = shared.live.load().config.server.drain;
         let answering = Nanos((drain.0 / 10).min(LAST_ANSWERS.0));
         shared.closing.announce(shared.clock.now().mono + Nanos(drain.0 - answering.0));
-        // Whoever asks meanwhile is told that we are on our way out.
+        // The admin port still responds meanwhile and reports the drain.
         tokio::select! {
             exit = wait_for_drain(phase, drain, &mut signals) => Ok(exit),
             never = server => match never {},
@@ -132,13 +132,13 @@ pub(crate) fn run(
     })
 }
 
-/// How long what was seen before, and what was seen last, may take to be read and written.
+/// Time limit for reading saved state at start and for writing it at the end.
 const KEEPING: Duration = Duration::from_secs(5);
 
-/// Before anybody is served: what operators named in an earlier life, and how upstreams and keys were then.
+/// Restores saved state before the first request is served: operators' names for endpoints, and the state of upstreams and keys.
 pub(crate) fn recall(shared: &Arc<ServerState>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    // A store that does not answer now is asked again every minute.
+    // If the store does not reply now, the state is read again every minute.
     drop(runtime.block_on(async {
         let all = async {
             drop(snapshot::recall(shared).await);
@@ -150,10 +150,10 @@ pub(crate) fn recall(shared: &Arc<ServerState>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When nobody is served any more. A store that does not answer loses the last minute.
+/// Saves the state after the last request. If the store does not reply, the last minute is lost.
 pub(crate) fn keep_last(shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    // Each for itself: what keeps one from being written need not keep the other.
+    // Each has its own time limit, so that a failure of one does not prevent the other.
     let (known, seen) = runtime.block_on(async { tokio::join!(within(snapshot::last(shared)), within(saved::last(shared))) });
     if let Err(why) = runtime.block_on(within(shared.desk.store.close())) {
         shared.host.note(&format!("warning: the store's log is not folded into its file: {why}"));
@@ -182,7 +182,7 @@ async fn until_stopped(shared: &Arc<ServerState>, signals: &mut Signals) {
             _ = signals.interrupt.recv() => return,
             _ = signals.hangup.recv() => {
                 let shared = Arc::clone(shared);
-                // A task of its own: other signals are heard meanwhile.
+                // A task of its own, so that other signals are handled meanwhile.
                 tokio::spawn(async move { tell(&*shared.host, &reload(&shared).await) });
             }
             _ = second.tick() => shared.clock.follow(),
@@ -190,11 +190,12 @@ async fn until_stopped(shared: &Arc<ServerState>, signals: &mut Signals) {
     }
 }
 
-/// Calls that still wait are refused this long before the end of a drain, or a tenth of it, so that their callers get an answer.
+/// Waiting calls are refused this long (or a tenth of the drain time, if shorter) before the end of a drain, so that their callers get a
+/// response.
 const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
 
-/// Until every worker has let go of its receiver, the time is up, or a second signal comes. Who ends it by hand is told that
-/// something was cut off; that the time was up is what was agreed.
+/// Waits until every worker has dropped its receiver, the time is up, or a second signal comes. Only the second signal counts as cut off;
+/// the end of the drain time is the configured behaviour.
 async fn wait_for_drain(phase: &watch::Sender<DrainPhase>, drain: Nanos, signals: &mut Signals) -> Stopped {
     let exit = tokio::select! {
         biased;

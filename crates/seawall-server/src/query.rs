@@ -1,4 +1,4 @@
-//! What requests ask for, and how pages, documents and refusals are written. A parameter that cannot be read is an error, not ignored.
+//! Query parameters, and the JSON of pages, documents and refusals. An unreadable parameter is an error and never ignored.
 
 use crate::response::Refusal;
 use axum::response::Response;
@@ -17,13 +17,13 @@ pub(crate) struct QueryParameters(Vec<(String, String)>);
 
 impl QueryParameters {
     /// # Errors
-    /// With a refusal that names the parameter nobody knows.
+    /// With a refusal that names the unknown parameter.
     pub(crate) fn parse(text: Option<&str>, known: &[&str]) -> Result<Self, Box<Refusal>> {
         Self::of(form_urlencoded::parse(text.unwrap_or("").as_bytes()).into_owned().collect(), known)
     }
 
     /// # Errors
-    /// With a refusal that names the parameter nobody knows.
+    /// With a refusal that names the unknown parameter.
     pub(crate) fn of(pairs: Vec<(String, String)>, known: &[&str]) -> Result<Self, Box<Refusal>> {
         for (i, (name, _)) in pairs.iter().enumerate() {
             if !known.contains(&name.as_str()) {
@@ -36,7 +36,7 @@ impl QueryParameters {
         Ok(Self(pairs))
     }
 
-    /// A parameter that is there and not empty.
+    /// Returns a parameter that is present and not empty.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
@@ -89,7 +89,7 @@ pub(crate) fn not_found(what: &str) -> Box<Refusal> {
     Box::new(Refusal::code(404, Code::NotFound, what))
 }
 
-/// What a failing store means to whoever asked.
+/// Converts a store error to the response for the caller.
 pub(crate) fn of_store(error: &Error) -> Box<Refusal> {
     let (status, code) = match error {
         Error::Full => (507, Code::StorageFull),
@@ -108,11 +108,11 @@ pub(crate) fn refused(refusal: &Refusal) -> Response {
 }
 
 pub(crate) fn document(status: u16, value: &impl Serialize) -> Response {
-    // What is written here has text for names, so that it can always be written.
+    // Serialisation cannot fail: all map keys in these types are strings.
     written(status, serde_json::to_vec(value).unwrap_or_default())
 }
 
-/// A document that is text already.
+/// Builds a response from JSON text.
 pub(crate) fn written(status: u16, text: impl Into<axum::body::Body>) -> Response {
     let mut response = Response::new(text.into());
     *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::OK);
@@ -122,20 +122,20 @@ pub(crate) fn written(status: u16, text: impl Into<axum::body::Body>) -> Respons
     response
 }
 
-/// Either becomes an answer.
+/// Converts either result to a response.
 pub(crate) fn either(result: Result<Response, Box<Refusal>>) -> Response {
     result.unwrap_or_else(|refusal| refused(&refusal))
 }
 
-/// What a small JSON body may have.
+/// Maximum bytes of a small JSON body.
 const MAX_BODY: usize = 64 * 1024;
 
-/// A small JSON object that a request brought.
+/// Reads a request body that is a small JSON object.
 pub(crate) async fn object<T: DeserializeOwned>(body: axum::body::Body) -> Result<T, Box<Refusal>> {
     use http_body_util::BodyExt as _;
     let read = http_body_util::Limited::new(body, MAX_BODY).collect().await;
     let text = read.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the body is larger than 64 KiB")))?.to_bytes();
-    // The parser would take a list for the members in their order.
+    // The check for an object is needed because serde would also accept an array of the fields in order.
     match serde_json::from_slice(&text) {
         Ok(value @ Value::Object(_)) => {
             serde_json::from_value(value).map_err(|error| bad(&format!("the body is not as it should be: {error}")))
@@ -145,7 +145,7 @@ pub(crate) async fn object<T: DeserializeOwned>(body: axum::body::Body) -> Resul
     }
 }
 
-/// A list that has only one page.
+/// Builds a list with a single page.
 pub(crate) fn whole<T: Serialize>(items: Vec<T>) -> Response {
     document(200, &List { items, next_cursor: None })
 }

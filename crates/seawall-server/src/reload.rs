@@ -1,4 +1,4 @@
-//! The configuration in force: read again, checked and swapped in.
+//! Reloads: the configuration is read again, checked and swapped in.
 
 use crate::ServerState;
 use crate::configuration::{self, Unreadable};
@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How reloads went, for metrics.
+/// Results of reloads, for metrics.
 #[derive(Debug)]
 pub(crate) struct ReloadStatus {
     pub ok: AtomicU64,
     pub failed: AtomicU64,
     pub last_ok: AtomicBool,
-    /// When the configuration in force was read, in milliseconds of the wall clock.
+    /// Time at which the configuration in force was read, in milliseconds of the wall clock.
     pub loaded_at: AtomicI64,
-    /// Keys that the file had other values for when it was read last, and that only a restart changes.
+    /// Changed keys of the file, at its latest read, that only a restart applies.
     pub needs_restart: ArcSwap<Vec<&'static str>>,
-    /// Held by the thread that reads the configuration.
+    /// Locked by the thread that reads the configuration.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -40,7 +40,7 @@ impl Default for ReloadStatus {
     }
 }
 
-/// How long the files of a configuration may take to be read.
+/// Time limit for reading the files of a configuration.
 const READING: Duration = Duration::from_secs(10);
 
 pub(crate) async fn within_time<T>(reading: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -50,14 +50,14 @@ pub(crate) async fn within_time<T>(reading: impl Future<Output = anyhow::Result<
     })
 }
 
-/// Reads files of the configuration for a process that serves: on a thread of its own, one at a time and with a time limit.
+/// Reads configuration files in a running process: on a thread of its own, one read at a time, with a time limit.
 async fn read_aside<T: Send + 'static>(
     shared: &Arc<ServerState>,
     read: impl FnOnce(&ServerState) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let own = Arc::clone(shared);
     within_time(async move {
-        // Kept by a thread that hangs, so that there is only one of them.
+        // A thread that hangs keeps the lock, so that at most one thread hangs.
         let turn = Arc::clone(&own.reloads.turn).lock_owned().await;
         aside("reload", move || {
             let done = read(&own);
@@ -69,17 +69,17 @@ async fn read_aside<T: Send + 'static>(
     .await
 }
 
-/// A configuration that could take the place of the one in force.
+/// A checked configuration, ready to replace the one in force.
 #[derive(Debug)]
 pub(crate) struct PreparedReload {
     pub live: Live,
-    /// Ports that it opens.
+    /// Ports that it adds.
     pub ports: NewPorts,
-    /// Keys of the file that only a restart would change; until then they are what they were.
+    /// Changed keys of the file that only a restart applies; until then the old values hold.
     pub needs_restart: Vec<&'static str>,
 }
 
-/// Reads the file and makes it ready; nothing is changed by that.
+/// Reads and checks the file without applying it.
 pub(crate) async fn prepare(shared: &Arc<ServerState>) -> anyhow::Result<PreparedReload> {
     read_aside(shared, prepare_here).await
 }
@@ -93,7 +93,7 @@ fn prepare_here(shared: &ServerState) -> anyhow::Result<PreparedReload> {
     Ok(PreparedReload { live, ports, needs_restart })
 }
 
-/// The configuration in force, with the rules that operators have made by now.
+/// Builds the configuration in force with the operators' current endpoint rules.
 pub(crate) async fn renamed(shared: &Arc<ServerState>) -> anyhow::Result<Live> {
     read_aside(shared, |shared| {
         let mut config = shared.live.load().config.clone();
@@ -103,18 +103,18 @@ pub(crate) async fn renamed(shared: &Arc<ServerState>) -> anyhow::Result<Live> {
     .await
 }
 
-/// What there is to say about the configuration in force, and its file as it is now without what may be a secret.
+/// Returns the warnings about the configuration in force, and its file with possible secrets masked.
 pub(crate) async fn described(shared: &Arc<ServerState>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
     read_aside(shared, |shared| {
         let warnings = lint::warnings(&shared.live.load().config, &shared.around);
-        // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
+        // The file may have changed since, and may have been refused for a plain-text secret. An unreadable file has no text.
         let toml = configuration::read(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
         Ok((warnings, toml))
     })
     .await
 }
 
-/// Simulates what the policies in force come to, where that is not known yet: some milliseconds for each policy.
+/// Simulates unknown figures of the policies in force: some milliseconds per policy.
 pub(crate) async fn calculate(shared: &Arc<ServerState>) {
     let (own, live) = (Arc::clone(shared), shared.live.load_full());
     if live.config.endpoints().all(|(upstream, endpoint)| own.calculator.knows(&live.config, upstream, endpoint)) {
@@ -126,7 +126,7 @@ pub(crate) async fn calculate(shared: &Arc<ServerState>) {
         }
         Ok(())
     };
-    // Without a thread for it, whoever asks simulates for itself.
+    // If no thread can be started, the request for the figures simulates them itself.
     drop(aside("figures", simulate).await);
 }
 
@@ -135,7 +135,7 @@ fn put_to_work(shared: &ServerState, config: Config) -> anyhow::Result<Live> {
     Ok(configuration::put_to_work(config, &shared.around, Some((&before, shared.clock.now())))?)
 }
 
-/// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
+/// Checks the file and swaps it in; an invalid file changes nothing. Returns the keys that only a restart applies.
 pub(crate) async fn reload(shared: &Arc<ServerState>) -> anyhow::Result<Vec<&'static str>> {
     let result = prepare(shared).await.map(|PreparedReload { live, ports, needs_restart }| {
         let live = Arc::new(live);
@@ -165,7 +165,7 @@ pub(crate) async fn reload(shared: &Arc<ServerState>) -> anyhow::Result<Vec<&'st
     result
 }
 
-/// One line that says what is wrong.
+/// Summarises an error in one line.
 pub(crate) fn summary(error: &anyhow::Error) -> String {
     let Some(invalid) = error.downcast_ref::<Invalid>() else { return error.to_string() };
     let problems = invalid.problems();
@@ -173,7 +173,7 @@ pub(crate) fn summary(error: &anyhow::Error) -> String {
     if problems.len() > 1 { format!("{first}, and {} more", problems.len() - 1) } else { first }
 }
 
-/// What is left to a restart, in words.
+/// Describes the keys that only a restart applies.
 pub(crate) fn restart(keys: &[&str]) -> Option<String> {
     (!keys.is_empty()).then(|| format!("{} changed in the file, and only a restart changes that here", keys.join(", ")))
 }

@@ -1,4 +1,4 @@
-//! Answers of our own: problem+json (RFC 9457) or the provider's format with a code, `Proxy-Status` (RFC 9209) and when to come back.
+//! Responses of our own: problem+json (RFC 9457) or the provider's format with a code, `Proxy-Status` (RFC 9209), and `Retry-After`.
 
 use crate::error_shape::{self, OwnError};
 use crate::figures::ConfigProblem;
@@ -25,25 +25,25 @@ pub(crate) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempt
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
 const REASON: HeaderName = HeaderName::from_static("seawall-reason");
 const WAITED: HeaderName = HeaderName::from_static("seawall-waited-ms");
-/// The call as a line, and where its id is in that.
+/// The `seawall-call` header line, and the range of the id in it.
 const SIGNED_CALL: &[u8; 42] = b"seawall-call: 00000000000000000000000000\r\n";
 const SIGNED_CALL_ID: Range<usize> = 14..40;
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// An answer to a caller, and what we say about it where its headers do not say that yet: to write a header down costs
-/// less than to put it among others first.
+/// A response to a caller, with our own headers if they are not in its header map yet. Writing a header to the wire directly is cheaper
+/// than inserting it first.
 #[derive(Debug)]
 pub(crate) struct CallerResponse {
     pub response: Box<Response<Relay>>,
-    /// Its headers besides, as they came.
+    /// Further headers in raw form.
     pub verbatim: Option<RawResponseHeaders>,
     pub signed: Option<SignedHeaders>,
 }
 
 impl CallerResponse {
-    /// With everything among its headers.
+    /// Merges all headers into the header map.
     pub(crate) fn whole(mut self) -> Response<Relay> {
         if let Some(verbatim) = self.verbatim {
             verbatim.spell_out(self.response.headers_mut());
@@ -61,19 +61,19 @@ impl From<Response<Relay>> for CallerResponse {
     }
 }
 
-/// What we say about a call's answer.
+/// Our own headers of a call's response.
 #[derive(Debug)]
 pub(crate) struct SignedHeaders {
     pub call: CallId,
     pub attempts: u32,
     pub outcome: &'static str,
-    /// Why a call that failed was not retried.
+    /// The reason why a failed call was not retried.
     pub reason: Option<&'static str>,
-    /// How long it waited for a key, a pause or a breaker.
+    /// Time that the call waited for a key, a pause or a breaker.
     pub waited: Nanos,
     /// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
     pub rate_limit: Option<Box<(String, String)>>,
-    /// Through whose hands the answer went, where it does not say so yet.
+    /// `Via`, if the response does not contain it yet.
     pub via: Option<HeaderValue>,
 }
 
@@ -84,7 +84,7 @@ impl SignedHeaders {
         Self { call, attempts, outcome, reason, waited, rate_limit: ended.rate_limit.clone(), via: None }
     }
 
-    /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
+    /// Attaches our headers to a response. They replace headers of the upstream by the same names.
     pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<RawResponseHeaders>) -> CallerResponse {
         if self.rate_limit.is_some()
             && let Some(verbatim) = verbatim.take()
@@ -124,7 +124,7 @@ impl SignedHeaders {
         call[SIGNED_CALL_ID].copy_from_slice(&self.call.text());
         out.lines(&call);
         if self.attempts == 1 && self.outcome == "success" {
-            // What most calls come to is one copy.
+            // Fast path: the most frequent result is a single copy.
             out.lines(b"seawall-attempts: 1\r\nseawall-outcome: success\r\n");
         } else {
             out.field(&ATTEMPTS, &count(self.attempts));
@@ -144,7 +144,7 @@ impl SignedHeaders {
         }
     }
 
-    /// Rounded up, so that a wait is never shown as none.
+    /// Rounds up, so that a wait is never shown as zero.
     fn waited_ms(&self) -> Option<u64> {
         (self.waited > Nanos::ZERO).then(|| self.waited.0.div_ceil(1_000_000))
     }
@@ -155,7 +155,7 @@ impl SignedHeaders {
     }
 }
 
-/// The reason as callers read it. Only a method that may not be repeated without a key ends with `not_idempotent`.
+/// Returns the reason as callers read it. Only a method that may not be repeated without a key ends with `not_idempotent`.
 const fn explained(reason: Reason) -> &'static str {
     match reason {
         Reason::NotIdempotent => "post_without_key",
@@ -163,7 +163,7 @@ const fn explained(reason: Reason) -> &'static str {
     }
 }
 
-/// The time as headers have it, made once a second.
+/// The value of the `Date` header, formatted once per second.
 #[derive(Debug)]
 pub(crate) struct HttpDate(RefCell<(i64, HeaderValue)>);
 
@@ -186,7 +186,7 @@ impl HttpDate {
     }
 }
 
-/// Something that we say instead of the upstream.
+/// An error response of our own.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub status: u16,
@@ -198,12 +198,12 @@ pub(crate) struct Refusal {
     pub endpoint: Option<String>,
     pub call: Option<String>,
     pub attempts: u32,
-    /// What the log says of a request that never became a call.
+    /// The reason in the log for a request that never became a call.
     pub reason: Reason,
-    /// The format that its upstream's clients read.
+    /// The error format of the upstream's clients.
     shape: ErrorShape,
     close: bool,
-    /// What is wrong with a file.
+    /// The problems of a configuration file.
     problems: Vec<ConfigProblem>,
 }
 
@@ -229,7 +229,7 @@ pub(crate) struct ProblemDocument<'a> {
 }
 
 impl Refusal {
-    /// With a code of the admin API's own.
+    /// Builds a refusal with a code of the admin API.
     pub(crate) fn plain(status: u16, code: &'static str, detail: &str) -> Self {
         Self {
             status,
@@ -252,7 +252,7 @@ impl Refusal {
         Self::plain(status, code.as_str(), detail)
     }
 
-    /// How a call that has no answer of the upstream's ends.
+    /// Builds the refusal for a call without a response of the upstream.
     pub(crate) fn of(code: Code, fault: Option<Fault>) -> Self {
         let (status, detail) = describe(code);
         let mut refusal = Self::code(status, code, detail);
@@ -275,7 +275,7 @@ impl Refusal {
         self
     }
 
-    /// In the format that callers of this endpoint read.
+    /// Sets the error format of this endpoint.
     #[must_use]
     pub(crate) fn shaped(mut self, endpoint: Option<&LiveEndpoint>) -> Self {
         if let Some(endpoint) = endpoint {
@@ -284,7 +284,7 @@ impl Refusal {
         self
     }
 
-    /// As the response to a call of this endpoint.
+    /// Marks the refusal as a response to a call of this endpoint.
     #[must_use]
     pub(crate) fn at(mut self, endpoint: &LiveEndpoint) -> Self {
         self.upstream = Some(endpoint.names.upstream.clone());
@@ -304,11 +304,11 @@ impl Refusal {
         self
     }
 
-    /// Adds what was found out about this one.
+    /// Adds the detail that is known about this failure.
     #[must_use]
     pub(crate) fn because(mut self, detail: Option<&str>) -> Self {
         if let Some(detail) = detail.filter(|_| self.detail == UNREACHABLE) {
-            // The cause alone says all of that.
+            // The cause alone says enough.
             detail.clone_into(&mut self.detail);
         } else if let Some(detail) = detail {
             self.detail = format!("{}: {detail}", self.detail);
@@ -316,7 +316,7 @@ impl Refusal {
         self
     }
 
-    /// Whole seconds, rounded up, at least one: never early.
+    /// Returns whole seconds, rounded up, at least one, so that no caller returns too early.
     fn seconds(&self) -> Option<u64> {
         self.retry_after.map(|wait| wait.as_secs_ceil().max(1))
     }
@@ -360,7 +360,7 @@ impl Refusal {
         OwnError { status, code, detail: &self.detail, retry_after, call: self.call.as_deref() }
     }
 
-    /// The whole answer as bytes, for a request that never became one.
+    /// Encodes the whole response, for input that never became a request.
     pub(crate) fn wire(&self, now: Wall) -> Bytes {
         let response = self.respond();
         let status = response.status();
@@ -382,7 +382,7 @@ impl Refusal {
         self.respond_as(Relay::Full)
     }
 
-    /// The answer with whatever body its server wants.
+    /// Builds the response with the body type of the calling server.
     pub(crate) fn respond_as<B>(&self, body: impl FnOnce(Bytes) -> B) -> Response<B> {
         let mut response = Response::new(body(Bytes::from(self.document())));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -402,7 +402,7 @@ impl Refusal {
             headers.insert(CALL, call);
         }
         if self.status == 401 {
-            // RFC 9110 §15.5.2: how to do it right.
+            // RFC 9110 §15.5.2 requires it: it names the authentication scheme.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"seawall\""));
         }
         if self.close {
@@ -412,13 +412,13 @@ impl Refusal {
     }
 }
 
-/// The explanation where the fault lies with none of the upstream's.
+/// The explanation if the upstream was not involved.
 const NOT_ASKED: &str = "the upstream was not asked";
 
-/// The explanation where nothing is known of the cause.
+/// The explanation if the cause is unknown.
 const UNREACHABLE: &str = "the upstream could not be reached or did not answer properly";
 
-/// Status and explanation of each code.
+/// Returns status and explanation of each code.
 const fn describe(code: Code) -> (u16, &'static str) {
     match code {
         Code::RateLimited => (429, "a rate limit was reached"),
@@ -450,7 +450,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
     }
 }
 
-/// A small number, most often without an allocation.
+/// Formats a small number, mostly without an allocation.
 pub(crate) fn count(number: u32) -> HeaderValue {
     match number {
         0 => HeaderValue::from_static("0"),

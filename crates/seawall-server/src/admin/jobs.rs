@@ -1,4 +1,4 @@
-//! Jobs over the admin API: submit one or many, list, look at, cancel.
+//! Jobs over the admin API: submit one or many, list, show, cancel.
 
 use super::Operator;
 use super::paths::paths;
@@ -26,11 +26,11 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Lines that one submission may have.
+/// Maximum lines of one submission.
 const MAX_LINES: u64 = 100_000;
-/// Lines that are kept together.
+/// Lines that are stored in one batch.
 const BATCH: usize = 500;
-/// Who submits through the admin port.
+/// The submitter of jobs that come through the admin port.
 const OPERATOR: Submitter<'static> = Submitter { caller: "operator", tenant: "" };
 
 paths!(list, create, show, cancel, webhook_secret);
@@ -244,18 +244,18 @@ async fn created(shared: &ServerState, body: Body) -> Result<Response, Box<Refus
 async fn webhook_secret(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>) -> Response {
     audit(&shared, &who.0, "webhook-secret", "shown".to_owned()).await;
     if shared.live.load().webhook_secret.is_some() {
-        // Whoever wrote it into the configuration has it.
+        // An operator with access to the configuration can read it there.
         return document(200, &WebhookSecret { source: SecretSource::Config, secret: None });
     }
     document(200, &WebhookSecret { source: SecretSource::Store, secret: Some(shared.desk.secret().to_string()) })
 }
 
-/// The state that a job begins in.
+/// Returns the initial state of a job.
 fn begins(job: &NewJob, desk: &JobContext) -> JobState {
     if job.run_at > desk.now() { JobState::Waiting } else { JobState::Queued }
 }
 
-/// What a submitter hears of one job.
+/// Builds the response to a submitter for one job.
 fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refusal>> {
     let submitted = |id: CallId, state, duplicate| Submitted { id: id.to_string(), state: json_shapes::JobState(state), duplicate };
     match kept {
@@ -269,7 +269,7 @@ fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refus
     }
 }
 
-/// A line for each job.
+/// Stores one job per line.
 fn created_many(shared: Arc<ServerState>, body: Body) -> Response {
     let live = shared.live.load_full();
     let bounds = LineBounds { bytes_of_a_line: longest(&live), lines: MAX_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
@@ -286,16 +286,16 @@ fn created_many(shared: Arc<ServerState>, body: Body) -> Response {
     })
 }
 
-/// A body may be written in escapes that are longer than what they stand for.
+/// Returns the maximum length of a line. JSON escapes may be longer than the body that they stand for.
 pub(crate) fn longest(live: &Live) -> usize {
     usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024)
 }
 
-/// Lines of a submission that are not kept yet.
+/// Lines of a submission that are not stored yet.
 #[derive(Default)]
 struct PendingLines {
     jobs: Vec<NewJob>,
-    /// For each line, how its job begins, or what is wrong with it.
+    /// For each line, the initial state of its job, or the error.
     lines: Vec<(u64, Result<JobState, String>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Replays over the admin API: start one, look at all, hold one and let it go on, call one off.
+//! Replays over the admin API: start, list, show, pause, resume, cancel.
 
 use super::Operator;
 use super::paths::paths;
@@ -23,9 +23,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Letters that are looked at before the answer; the rest is counted as the replay gets there.
+/// Letters that are read before the response; the replay counts the rest as it advances.
 const LOOKED_AT: usize = 10_000;
-/// Letters that the answer gives a reason for.
+/// Held-back letters that the response lists with a reason.
 const MAX_REASONS: usize = 1000;
 
 paths!(start, list, show, cancel, pause, resume);
@@ -89,7 +89,7 @@ async fn start(State(shared): State<Arc<ServerState>>, Extension(who): Extension
     either(started(&shared, &who, &body).await)
 }
 
-/// The end of the time of letters that there are now. Another instance's clock may be ahead of ours by some milliseconds.
+/// Returns the creation time up to which letters exist now. Another instance's clock may be ahead of ours by some milliseconds.
 async fn newest(shared: &ServerState) -> Result<Wall, Box<Refusal>> {
     let one = PageWindow { after: None, limit: 1 };
     let page = shared.desk.store.letters(LetterQuery::default(), one).await.map_err(|error| of_store(&error))?;
@@ -124,7 +124,7 @@ async fn started(shared: &ServerState, operator: &Operator, body: &[u8]) -> Resu
     }
 }
 
-/// What a plan comes to, as far as one looks.
+/// The preview of a plan, over the letters read.
 #[derive(Default)]
 struct Looked {
     meant: u64,
@@ -137,7 +137,7 @@ async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> R
     let store = &shared.desk.store;
     let live = shared.live.load_full();
     let (mut looked, mut after, mut count) = (Looked::default(), None, 0);
-    // Of those that were named, each gets an answer.
+    // Each letter named by id gets a reason of its own.
     for id in &filter.ids {
         let letter = store.letter(*id).await.map_err(|error| of_store(&error))?;
         let why = match letter.map(|letter| letter.status) {
@@ -168,7 +168,7 @@ async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> R
         }
         if count >= LOOKED_AT {
             looked.is_cut = true;
-            // Whose letters the rest are is not known: all that have some, then, or the one that is meant.
+            // The upstreams of the remaining letters are unknown, so all upstreams with letters count, or the one in the filter.
             let depths = store.depths().await.map_err(|error| of_store(&error))?;
             let others = depths.into_iter().filter(|depth| depth.open > 0).map(|depth| depth.queue);
             looked.upstreams.extend(others.filter(|queue| filter.upstream.as_ref().is_none_or(|meant| meant == queue)));
@@ -194,7 +194,7 @@ async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, B
     Ok(document(200, &page(&replays, |replay| view(replay, left(replay)))))
 }
 
-/// How many letters a replay has not come to yet, where that is worth a look: `None` is "a page or more".
+/// Returns the number of letters that a replay has not reached yet; `None` means a page or more.
 async fn left(shared: &ServerState, replay: &Replay) -> Result<Option<u64>, Box<Refusal>> {
     if !matches!(replay.state, ReplayState::Running | ReplayState::Paused(_)) {
         return Ok(Some(0));

@@ -1,5 +1,5 @@
-//! Callers who do not wait: requests that become jobs at once because they ask for it, calls that become jobs because
-//! their retries are used up, and the place where a caller finds its own jobs again.
+//! Asynchronous calls: requests that become jobs on the caller's wish, calls that become jobs when their retries are exhausted, and the
+//! endpoint where a caller finds its own jobs.
 
 use super::caller_context::CallerContext;
 use super::idempotent_call;
@@ -36,19 +36,19 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const CALLBACK: HeaderName = HeaderName::from_static("seawall-callback");
 const CORRELATION: HeaderName = HeaderName::from_static("x-correlation-id");
-/// Who waits longer should come back.
+/// Maximum seconds that a caller may wait for its job; for longer waits it polls.
 const MAX_WAIT: u64 = 60;
-/// How often a waiting caller's job is looked at.
+/// Interval at which a waiting caller's job is read.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// What `Prefer: respond-async` asks for (RFC 7240).
+/// The caller's `Prefer: respond-async` (RFC 7240).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Async {
-    /// The caller would rather have the answer, if it comes so soon.
+    /// Time for which the caller prefers to wait for the response itself.
     wait: Duration,
 }
 
-/// Whether a caller would rather not wait.
+/// Returns whether a caller asks for an asynchronous response.
 pub(crate) fn asked(headers: &HeaderMap) -> Option<Async> {
     let mut asked = false;
     let mut wait = Duration::ZERO;
@@ -64,12 +64,12 @@ pub(crate) fn asked(headers: &HeaderMap) -> Option<Async> {
     asked.then_some(Async { wait })
 }
 
-/// A call as it is kept.
+/// A call in the form in which it is stored.
 struct Described<'a> {
     upstream: &'a str,
     method: &'a str,
     below: &'a str,
-    /// Clean of whatever does not go upstream.
+    /// Only the headers that go to the upstream.
     headers: &'a HeaderMap,
     body: Bytes,
     key: Option<String>,
@@ -108,7 +108,7 @@ impl Gateway {
         }
     }
 
-    /// A request that becomes a job at once.
+    /// Turns a request into a job at once.
     pub(crate) async fn defer(
         &self,
         head: &mut request::Parts,
@@ -119,7 +119,7 @@ impl Gateway {
     ) -> Response<Relay> {
         let RoutedRequest { upstream, endpoint, target, from, unread: _ } = &routed;
         let live = self.shared.live.load_full();
-        // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
+        // A job's body is held in memory, while that of a synchronous call may be streamed, so the server's limit applies too.
         let most = live.max_body(endpoint).min(live.config.server.max_body);
         let body = match request_check::body(body, most, most, from.left).await {
             Ok(ReplayBody::Kept(bytes)) => bytes,
@@ -152,7 +152,7 @@ impl Gateway {
         }
     }
 
-    /// The job is on disk. Who would rather have its answer may wait a little for it.
+    /// Responds for a job that is on disk. A caller that prefers the result waits a little for it.
     async fn accepted(&self, id: CallId, prefer: Async, routed: &RoutedRequest<'_>) -> Response<Relay> {
         let RoutedRequest { upstream, endpoint, target, from, unread: _ } = routed;
         let until = tokio::time::sleep(prefer.wait);
@@ -197,14 +197,13 @@ impl Gateway {
         }));
     }
 
-    /// Whether a failed call leaves more than an answer: a trail is then kept from the beginning.
+    /// Returns whether a failed call becomes a job or a letter, so that its attempts are recorded from the start.
     pub(crate) fn leaves_a_trace(endpoint: &LiveEndpoint) -> bool {
         let policy = &endpoint.spec.policy;
         policy.on_exhausted == OnExhausted::Enqueue || policy.dead_letter.from.contains(&Door::Gateway)
     }
 
-    /// What a failed call leaves behind: a job where that can still help, or a dead letter. An answer of ours, if the call
-    /// became a job.
+    /// Turns a failed call into a job if that can still help, or into a dead letter. Returns our response if it became a job.
     pub(crate) async fn outlive(
         &self,
         id: CallId,
@@ -239,7 +238,7 @@ impl Gateway {
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
             let rest = jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
             job.run_at = self.shared.desk.now() + rest;
-            // The store may know the request already: then its job is the one to ask about.
+            // The store may know the request already; the response then names that job.
             let known = match self.shared.desk.enqueue(vec![job.clone()]).await.as_deref() {
                 Ok([Enqueued::New(new)]) => {
                     keyed.iter().for_each(|keyed| keyed.leave());
@@ -256,13 +255,13 @@ impl Gateway {
         if policy.dead_letter.from.contains(&Door::Gateway) {
             let letter = letter::gateway_letter(&job, transport, ended, trail, self.shared.desk.now());
             let desk = Arc::clone(&self.shared.desk);
-            // The caller need not wait for it: what it gets is the failure itself.
+            // Runs in the background: the caller gets the failure itself.
             tokio::task::spawn_local(async move { drop(desk.store.keep_letter(letter).await) });
         }
         None
     }
 
-    /// `/-/jobs/{id}`: a caller's own job, and nobody else's.
+    /// Serves `/-/jobs/{id}`: a job is visible to its own caller only.
     pub(crate) async fn own_job(&self, id: &str, headers: &HeaderMap) -> Response<Relay> {
         let live = self.shared.live.load_full();
         let Some(caller) = live.callers.identify(headers) else {
@@ -278,12 +277,12 @@ impl Gateway {
     }
 }
 
-/// What is asked for below the upstream's own base.
+/// Returns the target below the upstream's base path.
 pub(crate) fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
     target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
 }
 
-/// The same without a query.
+/// Returns the same without the query.
 pub(crate) fn path_below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
     below(upstream, target).split('?').next().unwrap_or("")
 }
@@ -307,8 +306,8 @@ fn enqueued(id: CallId, state: JobState, attempts: u32) -> Response<Relay> {
     response
 }
 
-/// Returns a response that was kept, of a job that was done while its caller waited or of an earlier call; nothing if its body was too
-/// long to be kept whole.
+/// Builds the response from a stored one, of an earlier call or of a job that ended while its caller waited. Returns `None` if the stored
+/// body is truncated.
 pub(crate) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Option<Response<Relay>> {
     if kept.truncated {
         return None;

@@ -1,4 +1,4 @@
-//! A caller's request becomes a call, and the call's end becomes an answer.
+//! Turns a caller's request into a call, and the end of the call into a response.
 
 mod arrival;
 mod async_call;
@@ -51,7 +51,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One worker's gateway.
+/// The gateway of one worker.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) shared: Arc<ServerState>,
@@ -59,31 +59,31 @@ pub(crate) struct Gateway {
     deadlines: Deadlines,
     rng: RefCell<Rng>,
     pub(crate) ids: RefCell<seawall_engine::ids::Ids>,
-    /// What a request is filed under that named no upstream, and whoever sent it.
+    /// Names for requests that match no upstream or have no known caller.
     pub(crate) nowhere: Arc<EndpointNames>,
     pub(crate) nobody: Arc<str>,
-    /// The headers of whoever no limit asks for theirs.
+    /// An empty header map for callers without header-based limits.
     bare: HeaderMap,
     date: HttpDate,
 }
 
-/// A call's attempts, for whoever keeps its history.
+/// The attempts of a call, collected if its history is kept.
 type Trail = RefCell<Vec<(Wall, AttemptOutcome)>>;
 
-/// How far apart those come back who were turned away for lack of room.
+/// Range of the random part of `Retry-After` for calls refused by overload.
 const SPREAD: Nanos = Nanos::from_secs(2);
 
-/// A request that has found its endpoint.
+/// A request that has been matched to its endpoint.
 pub(crate) struct RoutedRequest<'a> {
     pub(crate) upstream: &'a Arc<LiveUpstream>,
     pub(crate) endpoint: &'a Arc<LiveEndpoint>,
     pub(crate) target: RequestTarget,
     pub(crate) from: CallerContext,
-    /// The caller's headers, where nobody has to look at them. Then it has no others.
+    /// The caller's unparsed headers, if no policy needs to read them. Then the parsed headers are empty.
     pub(crate) unread: Option<RawRequestHeaders>,
 }
 
-/// A request as the upstream gets it, but for the credential.
+/// The request as sent to the upstream, except for the credential.
 struct OutgoingRequest {
     method: Method,
     target: RequestTarget,
@@ -93,7 +93,7 @@ struct OutgoingRequest {
     repeated: bool,
 }
 
-/// Counts a call in flight for as long as it lives.
+/// Counts a call in flight until it is dropped.
 struct InFlight(Arc<AtomicU32>);
 
 impl InFlight {
@@ -179,7 +179,7 @@ impl Gateway {
         self.call(head, marks, body, &mut routed).await
     }
 
-    /// Where a request goes and who sent it, or why it goes nowhere.
+    /// Finds the endpoint and the caller of a request, or the reason for its refusal.
     fn route<'a>(
         &self,
         live: &'a Live,
@@ -211,7 +211,7 @@ impl Gateway {
         Ok(RoutedRequest { upstream, endpoint, target, from, unread })
     }
 
-    /// The caller's headers as the upstream may see them, where nobody on the way has to look at one; else they are read after all.
+    /// Returns the unparsed headers if no policy needs to read them; otherwise parses them.
     fn left_unread(
         &self,
         mut unread: RawRequestHeaders,
@@ -234,7 +234,7 @@ impl Gateway {
         Some(unread)
     }
 
-    /// Leaves of the caller's headers what the upstream may see. Those that nobody has read are given back as they are.
+    /// Removes the headers that the upstream must not see. Unparsed headers are returned as they are.
     fn outward(&self, head: &mut request::Parts, marks: HeaderMarks, routed: &mut RoutedRequest<'_>) -> Option<RawRequestHeaders> {
         let unread = routed.unread.take();
         if unread.is_none() {
@@ -244,7 +244,7 @@ impl Gateway {
         unread
     }
 
-    /// The caller's deadline began with its request, not with the end of its body.
+    /// Reads the body and subtracts the time from the caller's deadline, which began with the request.
     async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<ReplayBody, Box<Refusal>> {
         let max_body = live.max_body(routed.endpoint);
         let from = &mut routed.from;
@@ -254,7 +254,7 @@ impl Gateway {
         Ok(body)
     }
 
-    /// The refusal of a call that others come before.
+    /// Returns the refusal of a call that is shed in favour of calls of higher priority.
     pub(crate) fn shed(&self) -> Refusal {
         let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
         let mut refusal = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1) + spread));
@@ -270,12 +270,12 @@ impl Gateway {
         self.sending.clock.now().wall
     }
 
-    /// What `Date` says of an answer that has none.
+    /// Returns the `Date` value for a response that has none.
     pub(crate) fn date(&self) -> HeaderValue {
         self.date.at(self.wall())
     }
 
-    /// Whether repeating the request costs money and nothing else.
+    /// Returns whether a repetition of the request costs money but has no other effect.
     fn is_repeatable_at_cost(head: &request::Parts, routed: &RoutedRequest<'_>) -> bool {
         let at_cost = &routed.endpoint.plan.at_cost;
         let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
@@ -294,7 +294,7 @@ impl Gateway {
         let method = head.method.clone();
         let (has_key, traced) = (idempotent_call::is_given(&head.headers, marks), marks.has(HeaderMarks::TRACE));
         let made = idempotency::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
-        // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
+        // A client that sent the request as TLS early data must see a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(HeaderMarks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
         let repeated = marks.has(HeaderMarks::OURS) && is_repeat(&head.headers, upstream);
         let request = call::CallRequest {
@@ -307,7 +307,7 @@ impl Gateway {
             patient: false,
         };
         routed.from.look_at(&head.headers, head.uri.query(), marks, endpoint);
-        // A body that nobody has read would be taken for the next request, so such requests are not answered early.
+        // Only requests without a body are cached: an unread body would be parsed as the next request.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, ReplayBody::Empty) && cached::concerns(&method, &head.headers);
         let caller = if cached { cache::CallerDigest::of_stored(&head.headers) } else { None };
         let unread = self.outward(head, marks, routed);
@@ -336,7 +336,7 @@ impl Gateway {
         if keyed.is_some() {
             (transport.ahead, transport.spares_streams) = (idempotency::MAX_ANSWER + 1, true);
         }
-        // Who keeps an answer has to know what it says, and HTTP/2 writes headers in its own way.
+        // The cache needs parsed headers, and HTTP/2 encodes headers in its own way.
         transport.passes = (lookup.is_none() && head.version != http::Version::HTTP_2).then_some(headers::passes);
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
@@ -356,7 +356,7 @@ impl Gateway {
         let mut answered = self.finish(id, &ended, &mut transport, lookup, head.version, from);
         let response = &mut answered.response;
         if matches!(response.body(), Relay::Stream(_)) {
-            // A call is over when its answer has been passed on, not when it has begun.
+            // A call ends when its response has been sent, so the permits live as long as the body.
             response.body_mut().hold(HeldPermits(Box::new((in_flight, place))));
         }
         answered
@@ -421,7 +421,7 @@ impl Gateway {
         }
     }
 
-    /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
+    /// Refreshes a cached response while the caller gets the old one. The refresh is a call of our own, with the same policy.
     fn revalidate(
         &self,
         claim: Revalidation,
@@ -448,7 +448,7 @@ impl Gateway {
         });
     }
 
-    /// The upstream's own answer where there is one, ours otherwise.
+    /// Builds the final response: the upstream's own if there is one, otherwise ours.
     fn finish(
         &self,
         id: CallId,
@@ -489,7 +489,7 @@ impl Gateway {
                 let spoken = std::mem::replace(response.version_mut(), version);
                 let mut signed = SignedHeaders::of(id, ended, outcome);
                 if let Some(lookup) = lookup {
-                    // What is kept says itself through whose hands it went.
+                    // A stored response carries its own `Via`.
                     let ends = cached::ends(spoken, response.headers(), response.body());
                     headers::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
                     if finish.outcome == Outcome::Success {
@@ -501,7 +501,7 @@ impl Gateway {
                     }
                     signed.via = Some(self.shared.pseudonym.value(spoken).clone());
                 }
-                // Headers that are left as they came have no links.
+                // Raw headers contain no links to rewrite.
                 self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
                 self.record_at_end(&mut response, endpoint, record);
                 return signed.onto(response, verbatim);
@@ -520,18 +520,18 @@ impl Gateway {
         answered
     }
 
-    /// Our own words where the upstream has none.
+    /// Builds our own error response.
     fn refuse(&self, code: Code, ended: &Finished, endpoint: &LiveEndpoint, id: CallId, detail: Option<&str>) -> Response<Relay> {
         let mut refusal = refusal(code, ended, endpoint, id).because(detail);
         if code == Code::Overloaded {
-            // Callers that were turned away together should not come back together.
+            // Callers that were refused together should not come back together.
             let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
             refusal.retry_after = refusal.retry_after.map(|wait| wait + spread);
         }
         refusal.respond()
     }
 
-    /// A good answer on its way through the cache: one that only confirms what is there becomes what is there.
+    /// Passes a good response through the cache. A response that only confirms the stored one is replaced by it.
     fn kept(
         &self,
         mut response: Box<Response<Relay>>,
@@ -549,7 +549,7 @@ impl Gateway {
         response
     }
 
-    /// Puts our own headers on an answer.
+    /// Adds our own headers to a response.
     pub(crate) fn sign(mut response: Response<Relay>, id: CallId, ended: &Finished, outcome: &'static str) -> Response<Relay> {
         SignedHeaders::of(id, ended, outcome).put(response.headers_mut());
         response

@@ -1,4 +1,4 @@
-//! What makes two requests the same: the hashes behind idempotency keys.
+//! The identity of requests: hashes behind idempotency keys.
 
 use http::HeaderMap;
 use seawall_engine::cache;
@@ -12,15 +12,14 @@ pub(crate) struct KeyedRequest<'a> {
     pub method: &'a str,
     /// Path and query below the upstream.
     pub path: &'a str,
-    /// As the upstream gets them.
+    /// The headers as sent to the upstream.
     pub headers: &'a HeaderMap,
     pub key: &'a str,
 }
 
 impl KeyedRequest<'_> {
-    /// Where the key counts, for calls and jobs alike. The same key of another caller or for another path is another key.
-    /// Requests with other credentials are another caller's, whatever we call that caller: otherwise one would be given the
-    /// response of the other.
+    /// Returns the scope of the key, for calls and jobs alike. A key of another caller or for another path is another key. Different
+    /// credentials count as different callers, whatever their name: otherwise one would get the response of the other.
     pub(crate) fn scope(&self) -> [u8; 32] {
         let credentials = cache::CallerDigest::of(self.headers);
         let credentials = credentials.as_ref().map_or(&[][..], cache::CallerDigest::as_bytes);
@@ -35,12 +34,12 @@ impl KeyedRequest<'_> {
     }
 }
 
-/// The whole request, so that a key cannot be used for two.
+/// Hashes the whole request, so that a key cannot be used for two different ones.
 pub(crate) fn fingerprint(method: &str, target: &str, content_type: &[u8], body: &[u8]) -> [u8; 32] {
     hash(&[method.as_bytes(), target.as_bytes(), content_type, body])
 }
 
-/// Each part with its length, so that no two lists of parts look alike.
+/// Hashes each part with its length, so that different lists never collide by concatenation.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in parts {

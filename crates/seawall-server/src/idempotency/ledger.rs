@@ -1,5 +1,5 @@
-//! Where reservations of idempotency keys are written down: in the store, which no restart forgets, and where instances
-//! share state, in Redis too, so that the keys of all of them are one. What a key means is decided by the core.
+//! Storage of idempotency key reservations: in the store, which survives restarts, and also in Redis if instances share state. The core
+//! decides the rules of keys.
 
 use crate::store_clock::StoreClock;
 use bytes::Bytes;
@@ -21,47 +21,47 @@ pub(crate) struct Ledger {
     shared: Option<Arc<shared::RedisStore>>,
     clock: Clock,
     store_clock: Arc<StoreClock>,
-    /// Reservations that this instance made alone because shared state did not answer.
+    /// Reservations made without shared state because Redis did not reply.
     alone: AtomicU64,
-    /// Keys of calls that were refused, which Redis may have reserved for them without our hearing of it.
+    /// Keys of refused calls that Redis may have reserved although its reply was lost.
     loose: Mutex<VecDeque<([u8; 32], KeyClaim, CallId)>>,
 }
 
-/// Loose ends beyond these are left to themselves: their keys are in doubt when their leases end.
+/// Maximum of these; any more stay reserved until their leases end.
 const MAX_LOOSE: usize = 1_024;
-/// How many of them a call ties up on its way.
+/// Maximum of these that one call cleans up.
 const TIED_AT_ONCE: usize = 4;
 
-/// What a call holds.
+/// A key that a call holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldKey {
-    /// In our own store, under this number.
+    /// Its reservation number in the store.
     pub own: Option<u32>,
     shared: RedisHold,
 }
 
-/// What a call holds in Redis.
+/// The reservation of a call in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RedisHold {
     Nothing,
     Number(u32),
-    /// Redis did not answer, and may have reserved the key all the same. Asked again, it knows its owner.
+    /// Redis did not reply, and may have reserved the key. A repeated request recognises the owner.
     Unsure(KeyClaim, CallId),
 }
 
-/// What somebody who asked for a key is told.
+/// The result of a reservation.
 #[derive(Debug)]
 pub(crate) enum LedgerAnswer {
     Held(HeldKey),
-    /// The answer of an earlier call, where it was kept.
+    /// The response of an earlier call, if it was stored.
     Replay(Option<Response>),
-    /// [`Answer`], where it is neither of the above.
+    /// A [`ReserveAnswer`] that refuses the call.
     Refused(ReserveAnswer),
-    /// Nobody can promise anything.
+    /// No store gives a guarantee.
     Nothing,
 }
 
-/// Which silence means that a key cannot be had.
+/// The stores that must reply for a key to be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequiredStores {
     pub store: bool,
@@ -73,7 +73,7 @@ impl Ledger {
         Self { store, shared, clock, store_clock, alone: AtomicU64::new(0), loose: Mutex::default() }
     }
 
-    /// The time that reservations live by.
+    /// Returns the time by the clock that reservations go by.
     pub(crate) fn now(&self) -> Wall {
         self.store_clock.now()
     }
@@ -82,7 +82,7 @@ impl Ledger {
         self.alone.load(Ordering::Relaxed)
     }
 
-    /// Asks our own store first: what it knows of a key holds whatever Redis has forgotten.
+    /// Reserves a key, in our own store first: its record of a key holds even if Redis has lost it.
     pub(crate) async fn reserve(&self, wish: ReserveKey, owner: CallId, needs: RequiredStores) -> LedgerAnswer {
         let own = match self.store.reserve_key(wish).await {
             Ok(reserved) => match reserved.answer {
@@ -106,7 +106,7 @@ impl Ledger {
             }
             Some((ReserveAnswer::Replay, kept)) => {
                 let response = read(&kept.into());
-                // From now on it is known here too, whatever becomes of Redis.
+                // Stored here too, so that the result survives a loss of Redis.
                 self.finish(ours, end(KeyEnding::Done, response.clone())).await;
                 LedgerAnswer::Replay(response)
             }
@@ -128,18 +128,18 @@ impl Ledger {
         }
     }
 
-    /// Writes down how a reservation ended, wherever it is held. Whoever does not hear it keeps the key in doubt.
+    /// Writes the end of a reservation to all stores that hold it. In a store that does not get it, the key stays in doubt.
     pub(crate) async fn finish(&self, held: HeldKey, end: FinishKey) {
         let own = async {
             if let Some(reservation) = held.own {
-                // A store that fails says so itself, in its own metric and on `/readyz`.
+                // A failing store reports itself, in its own metric and on `/readyz`.
                 drop(self.store.finish_key(FinishKey { reservation, ..end.clone() }).await);
             }
         };
         tokio::join!(own, self.tell_others(held, &end));
     }
 
-    /// The part of it that other instances see.
+    /// Writes the end of a reservation to the state that other instances see.
     pub(crate) async fn tell_others(&self, held: HeldKey, end: &FinishKey) {
         let Some(shared) = &self.shared else { return };
         if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
@@ -148,7 +148,7 @@ impl Ledger {
         }
     }
 
-    /// Under which number Redis has a key for us.
+    /// Returns our reservation number in Redis.
     async fn number(&self, shared: &shared::RedisStore, scope: &[u8; 32], there: RedisHold) -> Option<u32> {
         match there {
             RedisHold::Nothing => None,
@@ -167,7 +167,7 @@ impl Ledger {
         }
     }
 
-    /// Frees keys in Redis that belong to calls which were refused, now that it may answer again.
+    /// Releases keys in Redis that belong to refused calls, once Redis replies again.
     pub(crate) async fn tie_up(&self) {
         let Some(shared) = &self.shared else { return };
         for _ in 0..TIED_AT_ONCE {
@@ -185,7 +185,7 @@ impl Ledger {
     }
 }
 
-/// A response as Redis keeps it: a line of JSON, then the body.
+/// Encodes a response for Redis: a line of JSON, then the body.
 fn written(response: &Response) -> Vec<u8> {
     let head = serde_json::json!([response.status, response.truncated, response.headers]);
     [head.to_string().as_bytes(), b"\n", &response.body].concat()

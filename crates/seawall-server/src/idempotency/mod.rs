@@ -1,4 +1,4 @@
-//! Idempotency keys: which requests are the same, and where their reservations are written down.
+//! Idempotency keys: the identity of requests, and the storage of reservations.
 
 mod identity;
 mod ledger;

@@ -1,5 +1,4 @@
-//! The reservation of an idempotency key: from the request that has the key to what is kept of the call's end. What a key means is decided
-//! by the core.
+//! The reservation of an idempotency key, from the request to the stored result of the call. The core decides the rules of keys.
 
 use super::identity::{KeyedRequest, fingerprint};
 use super::ledger::{HeldKey, Ledger, LedgerAnswer, RequiredStores};
@@ -19,22 +18,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 pub(crate) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// What is kept of an answer. A longer one, or one without an end, is passed on and not kept.
+/// Maximum bytes of a stored response. A longer or endless one is relayed and not stored.
 pub(crate) const MAX_ANSWER: usize = 1 << 20;
-/// A reservation outlives the call's deadline by this, so that only a call that is lost loses it.
+/// Time by which a reservation outlives the call's deadline, so that only a lost call loses it.
 const SLACK: Nanos = Nanos::from_secs(2);
 
-/// Whether a request has to have a key that it does not have.
+/// Returns whether a request lacks a required key.
 pub(crate) fn is_missing(idempotency: &Idempotency, method: &Method, has_key: bool) -> bool {
     idempotency.mode == IdempotencyMode::Required && !has_key && !method.is_idempotent()
 }
 
-/// Whether a request gets a key of our own.
+/// Returns whether Seawall adds a key to a request.
 pub(crate) fn is_made(idempotency: &Idempotency, method: &Method, has_key: bool) -> bool {
     idempotency.mode == IdempotencyMode::Generate && !has_key && !method.is_idempotent()
 }
 
-/// A request as its key sees it.
+/// A request with an idempotency key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyedCall<'a> {
     pub caller: &'a str,
@@ -42,10 +41,10 @@ pub(crate) struct KeyedCall<'a> {
     pub method: &'a str,
     /// Path and query below the upstream.
     pub below: &'a str,
-    /// As the upstream gets them: the caller's own credentials among them are part of who it is.
+    /// The headers as sent to the upstream. The caller's own credentials are part of its identity.
     pub headers: &'a HeaderMap,
     pub body: &'a [u8],
-    /// How long the call may take.
+    /// Time left for the call.
     pub left: Nanos,
 }
 
@@ -56,19 +55,19 @@ pub(crate) struct KeyReservation {
     scope: [u8; 32],
     claim: KeyClaim,
     owner: CallId,
-    /// Whose silence refuses the call; without the others it goes on, and they promise nothing.
+    /// Stores that must reply, or the call is refused. Without the others the call continues, with no guarantee.
     needs: RequiredStores,
-    /// Nothing is written down when it is dropped: its holder comes back.
+    /// Nothing is written when it is dropped, because its owner comes back.
     stays: bool,
     progress: Cell<ReservationState>,
     stored: RefCell<Option<Response>>,
 }
 
-/// How far a reservation has come.
+/// The state of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReservationState {
     Unasked,
-    /// The store has been asked and has not answered.
+    /// The store has been asked and has not replied.
     Asking,
     Held(HeldKey),
     Ending(HeldKey, Reservation),
@@ -76,7 +75,7 @@ enum ReservationState {
 }
 
 impl KeyReservation {
-    /// The key of a request whose policy honours keys; none where it has none.
+    /// Builds the reservation for a request whose policy supports keys.
     pub(crate) fn of(asked: KeyedCall<'_>, idempotency: &Idempotency, key: &str, owner: CallId, ledger: &Arc<Ledger>) -> Self {
         let KeyedCall { caller, upstream, method, below, headers, body, left } = asked;
         let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
@@ -98,7 +97,7 @@ impl KeyReservation {
         }
     }
 
-    /// A job is put off where the store does not answer, and comes back to its own reservation.
+    /// For a job: it is postponed if the store does not reply, and later continues its own reservation.
     #[must_use]
     pub(crate) const fn of_job(mut self) -> Self {
         self.needs.store = true;
@@ -106,26 +105,26 @@ impl KeyReservation {
         self
     }
 
-    /// Somebody who knows what happened wants it done again.
+    /// For an operator who knows the earlier outcome and wants to repeat the request.
     #[must_use]
     pub(crate) const fn deliberately(mut self) -> Self {
         self.claim.upstream_honours_keys = true;
         self
     }
 
-    /// The answer that is to be given again.
+    /// Takes the stored response of the earlier call.
     pub(crate) fn stored(&self) -> Option<Response> {
         self.stored.borrow_mut().take()
     }
 
-    /// Leaves the reservation to the job that this call becomes, which has the call's id.
+    /// Leaves the reservation to the job that continues this call under the same id.
     pub(crate) fn leave(&self) {
         self.progress.set(ReservationState::Over);
     }
 
-    /// How the reservation of a job ends, to be written together with the job's own end. What became a dead letter is
-    /// remembered there, and its key stands in nobody's way who replays it on purpose. Other instances hear of it first: a job
-    /// that is not settled then, and runs again, is given its own answer.
+    /// Returns the end of a job's reservation, to be written together with the job's own end. A dead letter releases its key, since the
+    /// letter itself records the request and a deliberate replay must be possible. Other instances get it first: if the job is not settled
+    /// then and runs again, it gets its own response.
     pub(crate) async fn close(&self, ending: &job::JobEnding) -> Option<FinishKey> {
         let response = match ending {
             job::JobEnding::Done(response) => Some(response.clone()),
@@ -142,8 +141,8 @@ impl KeyReservation {
         held.own.map(|reservation| FinishKey { reservation, ..end })
     }
 
-    /// How the reservation ends that workers left behind which were lost with a job, now that the job is given up on. Where a request with
-    /// its key may be repeated, the key is free for whoever comes with it again.
+    /// Ends a reservation left by lost workers, when the job is given up on. If the request may be repeated with its key, the key becomes
+    /// free.
     pub(crate) async fn give_up(&self, ending: &job::JobEnding, is_repeatable: bool) -> Option<FinishKey> {
         if self.ask().await != AskAnswer::Reserved {
             return None;
@@ -152,8 +151,8 @@ impl KeyReservation {
         self.close(ending).await
     }
 
-    /// Writes down how the reservation ended. When this returns, the answer may be passed on: if the store failed, the key
-    /// stays reserved and then in doubt, so that nothing is executed twice.
+    /// Writes the end of the reservation. The response may be passed on after this returns: if the store failed, the key stays reserved and
+    /// then in doubt, so nothing is executed twice.
     pub(crate) async fn finish(&self, response: Option<Response>) {
         if let Some((held, end)) = self.over(response) {
             self.ledger.finish(held, end).await;
@@ -214,7 +213,7 @@ impl Keeper for KeyReservation {
     }
 }
 
-/// A caller that leaves takes its call with it, but not the key: what became of it is written down all the same.
+/// When a caller disconnects, its call is dropped; the state of its key is written all the same.
 impl Drop for KeyReservation {
     fn drop(&mut self) {
         let (ledger, wish) = (Arc::clone(&self.ledger), self.wish());
@@ -222,7 +221,7 @@ impl Drop for KeyReservation {
             _ if self.stays => {}
             ReservationState::Unasked | ReservationState::Held(_) | ReservationState::Over => {}
             ReservationState::Ending(held, how) => {
-                // Nobody has the answer any more, so nobody can be given it again.
+                // The response is lost, so it cannot be replayed.
                 let how = if how == Reservation::Done { Reservation::Unknown } else { how };
                 let end = self.end(how, None);
                 tokio::task::spawn_local(async move { ledger.finish(held, end).await });
@@ -230,7 +229,7 @@ impl Drop for KeyReservation {
             ReservationState::Asking => {
                 let (end, owner, needs) = (self.end(Reservation::Released, None), self.owner, self.needs);
                 tokio::task::spawn_local(async move {
-                    // Asked again, the ledger says under which number the key is ours, if it is.
+                    // A repeated reservation returns the number under which the key is ours, if it is.
                     if let LedgerAnswer::Held(held) = ledger.reserve(wish, owner, needs).await {
                         ledger.finish(held, end).await;
                     }

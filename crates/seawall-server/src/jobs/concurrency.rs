@@ -1,36 +1,36 @@
-//! How many jobs of a lane are begun before others of it have ended. What a worker has claimed is in hand, and is begun when that is of
-//! use: where answers come at once, a few jobs side by side are as fast as hundreds and stay in the processor's caches; where they take
-//! their time, all go together. It reads no clock: how much time has passed between two looks, and how much of it the worker had something
-//! to do, it is told.
+//! Limits how many jobs of a lane run at once. A worker claims more jobs than it starts. If responses come at once, a few running jobs are
+//! as fast as hundreds and stay in the processor's caches; if responses take long, all claimed jobs start. The code reads no clock: the
+//! caller passes the time since the last look and the worker's busy time.
 
 use seawall_core::time::Nanos;
 use std::collections::{HashMap, VecDeque};
 
-/// Jobs of a lane that are begun without a question.
+/// Jobs of a lane that start without measurement.
 pub(super) const FEW: usize = 32;
-/// Looks before the first trial, and between two after one that brought nothing.
+/// Looks before the first trial, and looks between two trials after a trial without gain.
 const FIRST: u32 = 3;
 const REST: u32 = 50;
 
-/// What is in hand, by lane.
+/// Claimed jobs that have not started, by lane.
 #[derive(Debug)]
 pub(super) struct Concurrency<T> {
     lanes: HashMap<String, ConcurrencyLane<T>>,
-    /// How many are in hand, of all lanes.
+    /// Number of them in all lanes.
     in_hand: usize,
-    /// What any lane may have side by side.
+    /// Maximum jobs of a lane that run at once.
     most: usize,
 }
 
 #[derive(Debug)]
 struct ConcurrencyLane<T> {
-    /// In the order in which they are begun, each with its priority.
+    /// Claimed jobs in the order in which they start, each with its priority.
     in_hand: VecDeque<(i64, T)>,
-    /// Begun, and not over.
+    /// Number of running jobs.
     begun: usize,
-    /// Over since the last look.
+    /// Jobs that ended since the last look.
     ended: usize,
-    /// Nothing was in hand at some time since the last look, so that what ended tells of what was claimed and not of the window.
+    /// The lane had no claimed job left at some time since the last look, so the number of ended jobs measures the claims and not the
+    /// window.
     ran_out: bool,
     window: ConcurrencyWindow,
 }
@@ -44,12 +44,12 @@ impl<T> Concurrency<T> {
         self.in_hand == 0
     }
 
-    /// From now on somebody looks: what ended before says nothing.
+    /// Starts the measurement. Jobs that ended earlier do not count.
     pub(super) fn begin_looks(&mut self) {
         self.lanes.values_mut().for_each(ConcurrencyLane::begin_look);
     }
 
-    /// One more of a lane is in hand: before those that matter less, behind all others.
+    /// Adds a claimed job behind all of the same or a higher priority.
     pub(super) fn take(&mut self, lane: &str, priority: i64, job: T) {
         if !self.lanes.contains_key(lane) {
             self.lanes.insert(lane.to_owned(), ConcurrencyLane::default());
@@ -61,21 +61,21 @@ impl<T> Concurrency<T> {
         }
     }
 
-    /// The next of a lane, if it may be begun now. It counts as begun.
+    /// Returns the next job of a lane, if it may start now, and counts it as running.
     pub(super) fn next(&mut self, lane: &str) -> Option<T> {
         let next = self.lanes.get_mut(lane)?.next()?;
         self.in_hand -= 1;
         Some(next)
     }
 
-    /// One of a lane that was begun is over.
+    /// Counts the end of a running job of a lane.
     pub(super) fn over(&mut self, lane: &str) {
         if let Some(of) = self.lanes.get_mut(lane) {
             (of.begun, of.ended) = (of.begun.saturating_sub(1), of.ended + 1);
         }
     }
 
-    /// Takes one that was not begun out of hand.
+    /// Removes a claimed job that was not started.
     pub(super) fn remove(&mut self, lane: &str, is_it: impl Fn(&T) -> bool) {
         if let Some(of) = self.lanes.get_mut(lane) {
             let before = of.in_hand.len();
@@ -84,7 +84,7 @@ impl<T> Concurrency<T> {
         }
     }
 
-    /// So much time has passed since the last look, and for so much of it the worker was busy: what may be begun besides.
+    /// Adapts the windows to the time since the last look, of which the worker was busy for `busy`. Returns the jobs to start now.
     pub(super) fn look(&mut self, time: Nanos, busy: Nanos) -> Vec<T> {
         let mut next = Vec::new();
         for lane in self.lanes.values_mut() {
@@ -98,8 +98,8 @@ impl<T> Concurrency<T> {
         next
     }
 
-    /// Forgets lanes that have nothing to do, and what was learned of the others: a window that is as wide as all that a worker may hold
-    /// leaves nothing in hand, so that nobody looks at it any more.
+    /// Forgets idle lanes and all measurements. A window as wide as the worker's limit leaves no claimed job waiting, so it would never be
+    /// measured again.
     pub(super) fn sweep(&mut self) {
         self.lanes.retain(|_, lane| lane.begun > 0 || !lane.in_hand.is_empty());
         self.lanes.values_mut().for_each(|lane| lane.window = ConcurrencyWindow::default());
@@ -130,33 +130,33 @@ impl<T> ConcurrencyLane<T> {
     }
 }
 
-/// How many may be begun side by side: doubled for as long as that pays, halved where that costs little.
+/// The limit of running jobs: doubled while that pays, halved if that costs little.
 ///
 /// ```text
 /// Resting ── rest is over ──▶ Tried ── a look later ──▶ Judged ──▶ it pays: Resting, for one look
 ///    ▲ └── the worker is busy: a long one first                └─▶ it does not: as before, and Resting for long
 ///    └─────────┘
 /// ```
-/// While it rests, a lane whose jobs take longer than two looks is not asked: its window doubles each time.
+/// While resting, a lane whose jobs take longer than two looks skips the trial: its window doubles each time.
 #[derive(Debug)]
 struct ConcurrencyWindow {
     size: usize,
     phase: TrialPhase,
-    /// Where the next trial leads.
+    /// Direction of the next trial.
     way: Way,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum TrialPhase {
-    /// For so many looks more, with what was seen meanwhile.
+    /// Rests for this many more looks, and accumulates measurements.
     Resting(u32, TrialResult),
-    /// Another size is being tried: what ends now was begun under the one before.
+    /// Another size is on trial; jobs that end now were started under the old size.
     Tried(TrialBaseline),
-    /// What ends now tells how it does.
+    /// Jobs that end now measure the size on trial.
     Judged(TrialBaseline),
 }
 
-/// What so many looks saw: how many ended in how much time, for how much of which the worker was busy.
+/// Measurement over a number of looks: jobs that ended, time, and busy time of the worker.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrialResult {
     looks: u32,
@@ -165,7 +165,7 @@ struct TrialResult {
     busy: Nanos,
 }
 
-/// The size before a trial, and how many a second ended with it.
+/// The size before a trial and its rate of ended jobs per second.
 #[derive(Clone, Copy, Debug)]
 struct TrialBaseline {
     size: usize,
@@ -188,8 +188,8 @@ impl TrialResult {
         self.ended.saturating_mul(1_000_000_000) / self.time.0.max(1)
     }
 
-    /// The processors are what is short, most likely, and not places: the worker has something to do for two fifths of the time, which it
-    /// shares with those it waits for, and each place has seen several jobs in a look.
+    /// Returns whether the worker is probably CPU-bound, so that a larger window would not help: it is busy for at least 40 % of the time
+    /// (it shares the processors with its peers), and each slot has finished several jobs per look.
     fn is_busy(self, size: usize) -> bool {
         self.busy.0 / 2 >= self.time.0 / 5 && self.ended >= 4 * size as u64 * u64::from(self.looks)
     }
@@ -220,7 +220,7 @@ impl ConcurrencyWindow {
         };
     }
 
-    /// Not up to the most: what all go together with leaves nothing in hand, and could not be judged.
+    /// Starts a trial. It stays below `most`: a window of that size leaves no claimed job waiting and could not be measured.
     fn attempt(&mut self, seen: TrialResult, most: usize) -> TrialPhase {
         let before = TrialBaseline { size: self.size, rate: seen.rate() };
         if self.size <= FEW {
@@ -236,7 +236,7 @@ impl ConcurrencyWindow {
         TrialPhase::Tried(before)
     }
 
-    /// More side by side has to bring a quarter more; fewer may cost an eighth.
+    /// Returns whether a trial pays: a larger window must gain a quarter, a smaller one may cost an eighth.
     const fn pays(&self, rate: u64, before: u64) -> bool {
         match self.way {
             Way::Up => rate >= before.saturating_add(before / 4),
@@ -252,10 +252,10 @@ mod tests {
     const MAX_SLOTS: usize = 256;
     const LOOK: Nanos = Nanos::from_millis(10);
 
-    /// A lane that never runs out.
+    /// Simulates a lane that never runs out of jobs.
     struct Upstream {
         latency: Nanos,
-        /// What the processors can do in a second at the most, and what the worker's share of it is.
+        /// Jobs per second that the processors can do, and the share of the worker.
         most_rate: u64,
         own_percent: u64,
     }
@@ -267,7 +267,7 @@ mod tests {
             TrialResult { looks: 1, ended, time: LOOK, busy: Nanos(LOOK.0 * self.own_percent * ended / 100 / able) }
         }
 
-        /// The window after each of so many looks.
+        /// Returns the window after each look.
         fn sizes(&self, looks: usize) -> Vec<usize> {
             let mut window = ConcurrencyWindow::default();
             let mut next = || {
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn more_side_by_side_that_brings_nothing_is_taken_back() {
-        // Others have most of the processors, so that the worker sleeps for most of the time.
+        // Other threads use most of the processors, so the worker sleeps for most of the time.
         for (own_percent, most_rate) in [(20, 10_000), (50, 10_000), (20, 3_000), (50, 3_000), (20, 1_700)] {
             let crowded = Upstream { latency: Nanos(200_000), most_rate, own_percent };
             let sizes = crowded.sizes(500);

@@ -1,4 +1,4 @@
-//! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
+//! State shared by all parts of the job runner: the store, the clock that jobs go by, and the workers.
 
 use super::queue_alarm::QueueSeverity;
 use super::workers::{STEP, Workers};
@@ -26,14 +26,14 @@ pub(crate) struct JobContext {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) crew: Workers,
     clock: Arc<StoreClock>,
-    /// Names this run of the program in its claims.
+    /// Identifies this process in its claims.
     pub(crate) holder: Holder,
     claims: AtomicU32,
     rng: Mutex<Rng>,
     ids: Mutex<Ids>,
-    /// Signs callbacks where the configuration has no key for that.
+    /// Signs callbacks if the configuration has no signing key.
     secret: ArcSwap<String>,
-    /// Queues that are too deep, as far as it is known here.
+    /// Queues that this process knows to be too deep.
     pub alarms: Mutex<BTreeSet<QueueSeverity>>,
     pub counts: StoreCounts,
 }
@@ -64,7 +64,7 @@ impl JobContext {
         }
     }
 
-    /// Whether the store answered when it was last asked.
+    /// Returns whether the store replied to the latest request.
     pub(crate) fn is_healthy(&self) -> bool {
         !self.counts.silent.load(Ordering::Relaxed) && self.store.is_heard()
     }
@@ -73,8 +73,8 @@ impl JobContext {
         self.secret.load_full()
     }
 
-    /// Keeps the key that signs callbacks, or takes over the one that is kept: it outlives the process, and instances that
-    /// begin together agree on one within a round.
+    /// Stores the key that signs callbacks, or adopts the stored one. The key survives restarts, and instances that start at the same time
+    /// agree on one key within one round.
     pub(crate) async fn keep_secret(&self) {
         const NAME: &str = "webhook-secret";
         match self.store.snapshot(NAME.to_owned()).await {
@@ -85,69 +85,69 @@ impl JobContext {
                     self.secret.store(Arc::new(kept.to_owned()));
                 }
             }
-            // What cannot be kept now is tried again in the next round.
+            // A failed write is repeated in the next round.
             Ok(None) => drop(self.store.put_snapshot(NAME.to_owned(), self.secret().as_bytes().to_vec().into(), self.now()).await),
             Err(_) => {}
         }
     }
 
-    /// The time that jobs live by.
+    /// Returns the time by the clock that jobs go by.
     pub(crate) fn now(&self) -> Wall {
         self.clock.now()
     }
 
-    /// How far the jobs' time is from the one that nobody can set, in milliseconds, and that time.
+    /// Returns the offset of the jobs' clock from the monotonic clock, in milliseconds, and the jobs' time.
     pub(crate) fn offset(&self) -> (i64, Wall) {
         self.clock.offset()
     }
 
-    /// Measures how far the database's clock is from ours.
+    /// Measures the offset between the database's clock and ours.
     pub(crate) async fn follow(&self) {
         self.clock.follow(&self.store).await;
     }
 
-    /// The clock was set back: what waits in a store of our own keeps what remained of its wait. A server's store has a clock of its own. Whether
-    /// the store has heard it.
+    /// After the clock was set back, shifts the times of waiting jobs so that each keeps its remaining wait. A database server has its own
+    /// clock, so nothing is shifted there. Returns whether the store applied the change.
     pub(crate) async fn keep_waits(&self, now: Wall, by: Nanos) -> bool {
         !self.store.is_private() || self.store.set_back(now, by).await.is_ok()
     }
 
-    /// A job that was made later than now shows that the clock was set back while nobody was here.
+    /// Detects that the clock was set back while the process was down: the newest job is then dated in the future.
     pub(crate) async fn notice_step_before_start(&self) {
         let now = self.now();
         if self.store.is_private()
             && let Ok(Some(newest)) = self.store.newest_job().await
             && newest.since(now) > STEP
         {
-            // A store that does not answer now leaves what waits as it is.
+            // If the store does not reply, waiting jobs keep their times.
             let _heard = self.keep_waits(now, newest.since(now)).await;
         }
     }
 
-    /// Something that is left to chance.
+    /// Draws a random value.
     pub(crate) fn by_chance<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A token for the next claim of any worker.
+    /// Returns the token for the next claim of any worker.
     pub(crate) fn next_token(&self) -> u64 {
         self.holder.token(self.claims.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// An id that nobody can guess.
+    /// Returns a new unguessable id.
     pub(crate) fn new_id(&self) -> CallId {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(self.now())
     }
 
-    /// Keeps jobs and wakes the workers. When this returns, they are on disk.
+    /// Writes jobs to the store and wakes a worker. When this returns, the jobs are on disk.
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Error> {
         let kept = self.store.enqueue(jobs, self.now()).await?;
         self.crew.ring();
         Ok(kept)
     }
 
-    /// Wakes jobs that wait for what an operator has just put right. Nobody waits for that: there may be a million of them,
-    /// and those that are missed have their own time.
+    /// Wakes jobs that wait for a condition that an operator has just cleared. Runs in the background because there may be a million of
+    /// them; a job that is missed wakes at its own time.
     pub(crate) fn hasten(self: &Arc<Self>, upstream: &str, reason: Reason) {
         let (desk, mut next) = (Arc::clone(self), Some(Hasten::new(upstream.to_owned(), reason.as_str(), self.now())));
         tokio::spawn(async move {

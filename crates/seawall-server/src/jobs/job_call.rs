@@ -1,5 +1,5 @@
-//! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
-//! up for the store.
+//! One run of a job by a worker: finds its upstream, drives the call machine until the call ends or has to wait, and builds the result for
+//! the store.
 
 use super::schedule::{self, TickResult};
 use super::target::Target;
@@ -40,56 +40,56 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 
-/// A job that has taken so many workers with it is not given to another.
+/// A job that was lost with this many workers is not started again.
 const MAX_CRASHES: u32 = SUSPECT + 1;
-/// The pause before a store that did not answer is told again which suspect is begun.
+/// Pause before a failed `blame` request to the store is repeated.
 const BLAME_AGAIN: Duration = Duration::from_millis(500);
 
-/// What one worker thread works with.
+/// State of one worker thread.
 #[derive(Debug)]
 pub(super) struct Bench {
     pub shared: Arc<ServerState>,
     sending: Sending,
-    /// For targets that somebody handed in, with the guard of its connections.
+    /// For ad-hoc targets from callers, with the guard of its connections.
     outside: RefCell<(Reach, Sending)>,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
 }
 
-/// How a run went.
+/// The result of a run.
 pub(super) struct Ran<'a> {
     pub settle: SettleJob,
     pub told: Option<TickResult>,
-    /// A suspect's, which it has until its end is written down.
+    /// The place of a suspect, held until its result is written.
     pub place: Option<SemaphorePermit<'a>>,
-    /// The room that its answer takes until it is written down.
+    /// The memory permit of its response, held until the response is written.
     pub room: Option<OwnedSemaphorePermit>,
 }
 
-/// How a job is begun, as its worker has it written down.
+/// Notes the start of a job before its request is sent.
 pub(super) trait Beginning: StartLog {
-    /// It may be repeated by a rule of the configuration, so no note is taken.
+    /// A rule of the configuration lets the request be repeated, so no note is written.
     fn repeats_by_rule(&self);
 }
 
-/// Why a suspect was not begun.
+/// The reason why a suspect was not started.
 pub(super) enum Unbegun {
-    /// It is somebody else's by now.
+    /// Another worker holds the lease now.
     Lost,
-    /// The process is on its way out.
+    /// The process is stopping.
     Late,
 }
 
-/// What comes of a run.
+/// The result of a run before it becomes a settlement.
 struct RunResult {
     ending: JobEnding,
     progress: CallProgress,
     history: Vec<Attempted>,
-    /// What the upstream said last, where that was not good enough.
+    /// The last response of the upstream, if it was not a success.
     answer: Option<Response>,
-    /// The end of the reservation of its key.
+    /// The end of the reservation of its idempotency key.
     key: Option<idempotency::FinishKey>,
-    /// The room that its answer takes.
+    /// The memory permit of its response.
     room: Option<OwnedSemaphorePermit>,
 }
 
@@ -111,8 +111,8 @@ impl Bench {
         self.outside.borrow().1.pool.sweep(now);
     }
 
-    /// What sends to targets that somebody handed in, by the configuration of now. Connections that another one allowed are not used
-    /// again.
+    /// Returns the sender for ad-hoc targets under the current configuration. When `allow_private` changes, the old connections are
+    /// dropped.
     fn outside(&self) -> Sending {
         let mut outside = self.outside.borrow_mut();
         if !outside.0.is_of(&self.shared.live.load().config.server.allow_private) {
@@ -121,10 +121,10 @@ impl Bench {
         outside.1.clone()
     }
 
-    /// Runs a job as far as it goes now. A request that may not be repeated is noted in `log` before it is sent.
+    /// Runs a job until it ends or has to wait. A request that may not be repeated is noted in `log` before it is sent.
     pub(super) async fn run(&self, claimed: &Claimed, log: &dyn Beginning) -> Result<Ran<'_>, Unbegun> {
         let job = &claimed.job;
-        // In a place of its own, as all that few jobs need: hundreds of them run side by side, and what is small stays near.
+        // Boxed, as are all futures that few jobs need: hundreds of jobs run at once, and small futures stay in the cache.
         let place = if job.crashes == SUSPECT { Some(Box::pin(self.suspected(claimed.lease)).await?) } else { None };
         let mut verdict = match self.locate(job) {
             Ok(target) => Box::pin(self.drive(claimed, &target, log)).await,
@@ -135,7 +135,7 @@ impl Bench {
         Ok(Ran { settle, told, place, room })
     }
 
-    /// What is written of a run, and what its schedule is told.
+    /// Builds the settlement of a run, and the result that its schedule gets.
     fn settlement(&self, claimed: &Claimed, verdict: RunResult) -> (SettleJob, Option<TickResult>) {
         let (job, now) = (&claimed.job, self.desk().now());
         let (ending, told) = schedule::told(job, verdict.ending);
@@ -146,7 +146,7 @@ impl Bench {
         (SettleJob { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
     }
 
-    /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
+    /// Builds the settlement of a job that is cut off now, after it began a request at `begun_at` that may not be repeated.
     pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> SettleJob {
         let (job, target) = (&claimed.job, self.locate(&claimed.job).ok());
         let cause = letter::outcome_unknown(job, begun_at, "it was cut off when the process stopped");
@@ -154,7 +154,7 @@ impl Bench {
         self.settlement(claimed, verdict).0
     }
 
-    /// A job that was sent so many times at most, or about to be, by workers that could not tell the outcome, and is given up on.
+    /// Gives up on a job whose request may have been sent by workers that could not tell the outcome. `sends` is the upper bound of sends.
     fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> RunResult {
         let attempts = job.progress.attempts.saturating_add(sends);
         let progress = CallProgress { attempts, ..job.progress };
@@ -165,8 +165,8 @@ impl Bench {
         RunResult { ending: JobEnding::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
     }
 
-    /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
-    /// that seems to end its workers.
+    /// Decides whether a job whose workers were lost is given up. That is so if it was begun and may not be repeated, or if it seems to
+    /// crash its workers.
     async fn given_up(
         &self,
         job: &Job,
@@ -194,13 +194,13 @@ impl Bench {
         Some(RunResult { key, ..verdict })
     }
 
-    /// Whether it may have been begun without a note: by a worker that went by other rules and was lost, or was stopped.
+    /// Returns whether the request may have been begun without a note, by a worker that was lost under other rules or was stopped.
     fn may_be_begun(&self, job: &Job) -> bool {
         job.lost_under.is_some_and(|rules| rules != self.shared.live.load().rules) || letter::has_unknown(&job.history)
     }
 
-    /// What becomes of a job that is not begun after all. Where a rule lets its request be repeated, its claim tells by which rules; where these
-    /// have changed since, a note tells that it was begun.
+    /// Decides whether the job ends without being sent. If a rule lets its request be repeated, its claim records the rules in force; if
+    /// the rules have changed since then, a note records the start.
     async fn not_begun(
         &self,
         claimed: &Claimed,
@@ -223,13 +223,13 @@ impl Bench {
         (!is_noted).then_some(RunResult { ending: JobEnding::Release, progress, history, answer: None, key: None, room: None })
     }
 
-    /// A suspect's end is written down: others may take its place, and one more.
+    /// Frees the place of a suspect whose result is written, and allows one more suspect.
     pub(super) fn acquit(&self, place: SemaphorePermit<'_>) {
         self.desk().crew.trust();
         drop(place);
     }
 
-    /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
+    /// Waits for a place for the suspect and writes to the store that it is started. The lease may have expired by then.
     async fn suspected(&self, lease: JobLease) -> Result<SemaphorePermit<'_>, Unbegun> {
         let place = self.desk().crew.suspect().await.map_err(|_| Unbegun::Late)?;
         loop {
@@ -239,7 +239,7 @@ impl Bench {
                     self.desk().counts.lost_leases.fetch_add(1, Ordering::Relaxed);
                     return Err(Unbegun::Lost);
                 }
-                // Its worker is stopped when the lease is over by its own clock.
+                // Once the lease expires by our clock, the worker aborts this job.
                 Err(_) => tokio::time::sleep(BLAME_AGAIN).await,
             }
         }
@@ -248,7 +248,7 @@ impl Bench {
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
         let path = &job.request.path;
         if job.upstream == AD_HOC {
-            // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
+            // The row keeps the secret reference, so that no list shows its value.
             let url = self.shared.around.resolve(path).map_err(|why| (None, Cause::unusable(Masked::ours(why))))?;
             let unusable = |why: String| (None, Cause::unusable(Mask::default().and_url(&url).words(why.as_bytes())));
             let (origin, below) = ad_hoc::split(&url).map_err(unusable)?;
@@ -260,12 +260,12 @@ impl Bench {
         let live = self.shared.live.load();
         let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
         let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
-        // Whatever wrote the row, a path that could end a request line is not sent.
+        // A path that could end a request line is not sent, no matter which program wrote the row.
         let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(Masked::ours(bad.to_string()))))?;
         Ok(Target { upstream: Arc::clone(upstream), endpoint, target, url: None })
     }
 
-    /// A job that cannot be run at all.
+    /// Ends a job that cannot be run at all.
     fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> RunResult {
         let place = LetterPlace { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
@@ -286,7 +286,7 @@ impl Bench {
             Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(why))),
         };
         let now = self.desk().now();
-        // A job's id is the same for all its attempts, as a key has to be.
+        // A job's id is the same for all its attempts, as an idempotency key has to be.
         let made = is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
         if made && let Ok(key) = HeaderValue::from_bytes(&job.id.text()) {
             headers.insert(KEY, key);
@@ -348,7 +348,7 @@ impl Bench {
         }
     }
 
-    /// The job's request, sent as often as the call machine says.
+    /// Builds the transport that sends the job's request as often as the call machine decides.
     fn transport<'a>(
         &'a self,
         job: &Job,
@@ -381,7 +381,7 @@ impl Bench {
         }
     }
 
-    /// The reservation of a job's key.
+    /// Builds the reservation of the job's idempotency key.
     fn reservation(&self, job: &Job, to: &Target, method: &Method, headers: &HeaderMap) -> Option<KeyReservation> {
         let policy = &to.endpoint.spec.policy;
         let key = job.idempotency_key.as_ref().filter(|_| policy.idempotency.mode != IdempotencyMode::Off && !method.is_safe())?;
@@ -398,7 +398,7 @@ impl Bench {
         Some(if matches!(job.origin, JobOrigin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 
-    /// How a job that is over is kept, and what the upstream said to one that is given up on.
+    /// Returns how a finished job is stored, and the last response if the job is given up on.
     fn ended(
         &self,
         job: &Job,
@@ -417,7 +417,7 @@ impl Bench {
         self.record(job, to, finish, outcome, answer.as_ref().map(|answer| answer.response.status().as_u16()));
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Replayed, Some(answer)) => {
-                // Its caller gets the result as it came, but for what is ours.
+                // The caller gets the result unchanged, except for our own secrets.
                 (JobEnding::Done(self.response(answer, &self.own_mask(job, to))), None)
             }
             (_, answer) => {
@@ -439,7 +439,7 @@ impl Bench {
         }
     }
 
-    /// A response as it is kept: without what the mask hides, and then cut to its length.
+    /// Converts a response to its stored form: masked first, then truncated.
     fn response(&self, answer: UpstreamResponse, mask: &Mask) -> Response {
         let legible = answer.seen().clone();
         let (head, body) = answer.response.into_parts();
@@ -451,7 +451,7 @@ impl Bench {
         kept
     }
 
-    /// A job that was answered before, under its key.
+    /// Ends a job whose idempotency key already has a response.
     fn done(&self, job: &Job, to: &Target, finish: &CallEnd, stored: Response) -> JobEnding {
         self.record(job, to, finish, "success", Some(stored.status));
         JobEnding::Done(stored)
@@ -473,12 +473,12 @@ impl Bench {
         }));
     }
 
-    /// The job's own headers, and a signature where the receiver can check one.
+    /// Returns the job's own headers, and a signature if the receiver can check one.
     fn headers(&self, job: &Job, to: &Target) -> Result<HeaderMap, String> {
         let kept = job.request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut headers = RequestHeaders::read(kept).map_err(|bad| bad.to_string())?;
         self.resolve(job, &mut headers)?;
-        // Whoever described the job, or exported it: the same rules as for a caller, by the configuration of now.
+        // The job may come from a caller, a schedule or an import. The same rules as for a caller apply, under the current configuration.
         let ours = OwnHeaders { name: None, ..OwnHeaders::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
         let marks = HeaderMarks::of(&headers);
         headers::outward(&mut headers, marks, ours, Version::HTTP_11);
@@ -491,8 +491,8 @@ impl Bench {
         Ok(headers)
     }
 
-    /// Puts secrets in the place of references in the headers of a schedule's tick. Those of any other job are sent as they are: a
-    /// reference that somebody hands in is none.
+    /// Replaces references by secrets in the headers of a scheduled job. Headers of other jobs are sent as they are: a reference from a
+    /// caller is not resolved.
     fn resolve(&self, job: &Job, headers: &mut HeaderMap) -> Result<(), String> {
         let JobOrigin::Schedule { name, subject } = &job.origin else { return Ok(()) };
         let live = self.shared.live.load();
@@ -505,7 +505,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Hides what is ours: credentials of the upstream, and secrets in a schedule's headers.
+    /// Masks our own secrets: credentials of the upstream, and secrets in a schedule's headers.
     fn own_mask(&self, job: &Job, to: &Target) -> Mask {
         let mask = letter::own_mask(Some(&to.upstream));
         let JobOrigin::Schedule { name, .. } = &job.origin else { return mask };
@@ -514,17 +514,17 @@ impl Bench {
         headers.iter().fold(mask, |mask, header| mask.and_secret(&header.secret))
     }
 
-    /// Hides all that the target is told in confidence.
+    /// Masks all secrets that the request contains.
     fn mask(&self, job: &Job, to: &Target) -> Mask {
         let mask = letter::and_request(self.own_mask(job, to), &job.request);
-        // A URL that the configuration refers to is a secret itself.
+        // A URL from a secret reference is a secret itself.
         match to.url.as_deref().filter(|url| *url != job.request.path) {
             Some(url) => mask.and_url(url),
             None => mask,
         }
     }
 
-    /// What somebody wants to hear of the end.
+    /// Builds the callback job that reports the result.
     fn follow(&self, job: &Job, verdict: &RunResult, now: Wall) -> Vec<NewJob> {
         if job.callback.is_none() {
             return Vec::new();
@@ -543,25 +543,25 @@ impl Bench {
     }
 }
 
-/// A job's method, if it may be sent. An import, a schedule or another version may have written the row.
+/// Returns a job's method, if it may be sent. An import, a schedule or another version may have written the row.
 fn method(job: &Job) -> Result<Method, String> {
     submit::checked_method(&job.request.method)?;
     Method::from_bytes(job.request.method.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// What sends within `allow_private` as it is now.
+/// Builds the sender that enforces the current `allow_private`.
 fn guarded(shared: &ServerState) -> (Reach, Sending) {
     let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
     let connector = shared.connector.within(reach.clone());
     (reach, Sending { clock: shared.clock.clone(), pool: ConnectionPool::default(), connector })
 }
 
-/// What a job has used up once its call is over.
+/// Returns the attempts that a job has used up once its call is over.
 const fn used_up(job: &Job, finish: &CallEnd) -> CallProgress {
     CallProgress { attempts: finish.attempts, ..job.progress }
 }
 
-/// A whole body, or what was read of a long one.
+/// Returns the body and whether it was truncated.
 fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
     match body {
         Relay::Empty => Some((bytes::Bytes::new(), false)),

@@ -1,5 +1,5 @@
-//! What a worker holds: jobs in hand, jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and
-//! nothing of what they do.
+//! The leases of one worker: jobs that are claimed, that run, and whose result is being written. The table knows how many more jobs fit; it
+//! does not know what they do.
 
 use super::concurrency::Concurrency;
 use seawall_core::time::{Mono, Nanos, Wall};
@@ -11,45 +11,44 @@ use std::sync::Arc;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::AbortHandle;
 
-/// Jobs that a worker runs side by side, those in hand included.
+/// Maximum jobs that a worker has claimed or runs at once.
 const SLOTS: usize = 256;
-/// Of these, what one lane may have while others have work: a slow upstream never takes them all.
+/// Share of one lane while other lanes have work, so that a slow upstream never takes all slots.
 const LANE_SLOTS: usize = SLOTS / 2;
-/// What all workers of a process begin with together. Each job that ends earns its worker one more, and each tick that is lived
-/// through twice as many: a program that dies soon after its start, over and over, shall not take hundreds of jobs with it that are
-/// not to blame.
+/// Slots of all workers of a process together at start. Each job that ends adds one slot to its worker, and each tick doubles them. If the
+/// program crashes again and again soon after its start, few innocent jobs are counted as suspects.
 const FIRST_SLOTS: usize = 8;
-/// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
+/// Limit of held jobs as a multiple of the slots. It includes finished jobs whose result is not on disk yet; disks are slow at times.
 const HELD: usize = 4;
-/// So many slots that have become free are worth a claim of their own: what a claim costs is little more for many than for one.
+/// Free slots that justify a claim of their own. A large claim costs little more than a small one.
 pub(super) const BATCH: usize = 96;
-/// So many are, where there is news of work; fewer wait for the next tick, when any are.
+/// Free slots that justify a claim after a wake-up. With fewer, the worker waits for the next tick, which claims for `ANY`.
 pub(super) const NEWS: usize = 32;
 pub(super) const ANY: usize = 1;
 
 struct LeasedJobs {
     claimed: Rc<Claimed>,
     until: Wall,
-    /// When its request was begun, where that may not be repeated.
+    /// Start of its request, if that may not be repeated.
     begun_at: Option<Wall>,
-    /// Its request may be repeated by a rule, and is begun without a note.
+    /// A rule lets its request be repeated, so the start is not written to the store.
     repeats_by_rule: bool,
     standing: LeaseState,
-    /// The room that its body takes.
+    /// Memory permit of its body.
     room: Option<OwnedSemaphorePermit>,
-    /// The room that its answer takes.
+    /// Memory permit of its response.
     answer: Option<OwnedSemaphorePermit>,
 }
 
-/// How far a job that is held has come, and whether it takes a slot.
+/// The state of a leased job. It decides whether the job takes a slot.
 #[derive(Debug)]
 enum LeaseState {
-    /// Claimed, and not begun.
+    /// Claimed, not started.
     InHand,
     Running(AbortHandle),
-    /// It waits for one of the few places that suspects have, and takes no slot.
+    /// Waits for one of the few places for suspects, or runs in it. Takes no slot.
     Suspect(AbortHandle),
-    /// It is over but for the disk, and takes no slot.
+    /// Finished; its result is being written. Takes no slot.
     Settling,
 }
 
@@ -61,25 +60,25 @@ impl LeaseState {
 
 pub(super) struct LeaseTable {
     held: RefCell<HashMap<JobLease, LeasedJobs>>,
-    /// Those that take no slot.
+    /// Number of jobs that take no slot.
     aside: Cell<usize>,
-    /// What is in hand, and when it is begun.
+    /// Claimed jobs, and the decision when each starts.
     pace: RefCell<Concurrency<Rc<Claimed>>>,
-    /// Whether somebody looks after what is in hand.
+    /// Whether a task calls `look` for the claimed jobs.
     looked_after: Cell<bool>,
-    /// What it may have in hand and running by now.
+    /// Current limit of claimed and running jobs.
     slots: Cell<usize>,
-    /// How often it was dealt.
+    /// Number of calls of `deal`.
     dealt: Cell<usize>,
     pub freed: Notify,
-    /// When the first of the leases has to be renewed; none where nothing is held.
+    /// Time at which the first lease must be renewed; `None` without leases.
     renew_at: Cell<Option<Mono>>,
-    /// Ends that are about to be handed to the store, together.
+    /// Results that wait to be written in one batch.
     ends: RefCell<Vec<Arc<SettleJob>>>,
 }
 
 impl LeaseTable {
-    /// For one of so many workers.
+    /// Creates the table of one of `workers` workers.
     pub(super) fn new(workers: usize) -> Self {
         Self {
             held: RefCell::default(),
@@ -99,13 +98,13 @@ impl LeaseTable {
         slots.saturating_sub(self.taken()).min((HELD * slots).saturating_sub(held))
     }
 
-    /// How many slots are not free.
+    /// Returns the number of slots in use.
     fn taken(&self) -> usize {
         self.held.borrow().len().saturating_sub(self.aside.get())
     }
 
-    /// Deals what is free out to the lanes, beginning with another one each time: where there is less than one for each, all have
-    /// their turn.
+    /// Distributes the free slots over the lanes. Each call begins with another lane, so that all have their turn if there are fewer slots
+    /// than lanes.
     pub(super) fn deal(&self, lanes: &[String]) -> Vec<(String, usize)> {
         let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
         let first = self.dealt.replace(self.dealt.get().wrapping_add(1)).checked_rem(lanes.len()).unwrap_or(0);
@@ -128,17 +127,17 @@ impl LeaseTable {
         self.held.borrow().is_empty()
     }
 
-    /// Whether so many slots are free, or half of those that there are by now.
+    /// Returns whether `slots` slots, or half of the current limit, are free.
     pub(super) fn has_room(&self, slots: usize) -> bool {
         self.free() >= slots.min(self.slots.get().div_ceil(2))
     }
 
-    /// Time has passed, and nothing that is running has ended the process.
+    /// Doubles the slots, since time has passed and no running job has crashed the process.
     pub(super) fn trust(&self) {
         self.slots.set(SLOTS.min(self.slots.get() * 2));
     }
 
-    /// A claimed job is ours. What to begin: one of its lane's, or nothing yet; a suspect at once, since it has a line of its own to wait in.
+    /// Adds a claimed job. Returns the job of its lane to start now, if any. A suspect starts at once: it waits for a place of its own.
     #[must_use]
     pub(super) fn take(&self, claimed: Rc<Claimed>, until: Wall) -> Option<Rc<Claimed>> {
         let (job, mut pace) = (&claimed.job, self.pace.borrow_mut());
@@ -165,7 +164,7 @@ impl LeaseTable {
         }
     }
 
-    /// From now on somebody looks after what is in hand, if there is something and nobody does. Whether that is so.
+    /// Returns true if the caller must begin to call `look`: there are claimed jobs, and no task looks after them yet.
     pub(super) fn begin_looks(&self) -> bool {
         let begins = !self.looked_after.get() && self.has_unbegun();
         if begins {
@@ -183,17 +182,17 @@ impl LeaseTable {
         !self.pace.borrow().is_idle()
     }
 
-    /// So much time has passed since the last look, and for so much of it the worker was busy: what to begin besides.
+    /// Adapts to the time since the last look, of which the worker was busy for `busy`. Returns the jobs to start in addition.
     pub(super) fn look(&self, time: Nanos, busy: Nanos) -> Vec<Rc<Claimed>> {
         self.pace.borrow_mut().look(time, busy)
     }
 
-    /// What was learned of lanes is forgotten.
+    /// Forgets the measurements of lanes.
     pub(super) fn sweep(&self) {
         self.pace.borrow_mut().sweep();
     }
 
-    /// Its call is over; how it ended is about to be written. The next of its lane, if it is time to begin it.
+    /// Marks a job whose call is over and whose result is about to be written. Returns the next job of its lane, if one may start.
     #[must_use]
     pub(super) fn settle(&self, lease: &JobLease) -> Option<Rc<Claimed>> {
         let next = self.held.borrow_mut().get_mut(lease).and_then(|held| {
@@ -219,7 +218,7 @@ impl LeaseTable {
         self.tell_of_room();
     }
 
-    /// Its lane has one less.
+    /// Removes the job from the count of its lane.
     fn leave(&self, claimed: &Claimed, standing: &LeaseState) {
         let (mut pace, lane) = (self.pace.borrow_mut(), &claimed.job.upstream);
         match standing {
@@ -229,7 +228,7 @@ impl LeaseTable {
         }
     }
 
-    /// Room for many is worth a look at what there is to do.
+    /// Wakes the claiming task if a batch of slots is free.
     pub(super) fn tell_of_room(&self) {
         if self.has_room(BATCH) {
             self.freed.notify_one();
@@ -245,7 +244,7 @@ impl LeaseTable {
         self.held.borrow().keys().copied().collect()
     }
 
-    /// Those whose time is over.
+    /// Returns the leases that have expired.
     pub(super) fn over_by(&self, now: Wall) -> Vec<JobLease> {
         self.held.borrow().iter().filter(|(_, held)| held.until <= now).map(|(lease, _)| *lease).collect()
     }
@@ -256,14 +255,14 @@ impl LeaseTable {
         }
     }
 
-    /// Leases of this length begin now, besides those that are held: a third of each may pass before it is renewed. By its own length,
-    /// which may be another than that of leases before or after it.
+    /// Schedules the renewal of leases of this length that begin now: after a third of it. Other leases may have another length, so the
+    /// earliest time wins.
     pub(super) fn renew_within(&self, lease: Nanos, now: Mono) {
         let at = now + Nanos(lease.0 / 3);
         self.renew_at.set(Some(self.renew_at.get().map_or(at, |sooner| sooner.min(at))));
     }
 
-    /// Whether a lease has to be renewed. Whoever asks renews all of them, and says how long they are then.
+    /// Returns whether leases must be renewed now. The caller then renews all of them and reports their new length to `renew_within`.
     pub(super) fn takes_renewal(&self, now: Mono) -> bool {
         let is_due = self.renew_at.get().is_some_and(|at| at <= now);
         if is_due {
@@ -276,45 +275,45 @@ impl LeaseTable {
         self.held.borrow().get(lease).is_some_and(|held| now < held.until)
     }
 
-    /// The body of a job is in memory now, and takes that room until the job is over.
+    /// Stores a job whose body is in memory now, with the body's memory permit until the job is over.
     pub(super) fn load(&self, claimed: Rc<Claimed>, room: OwnedSemaphorePermit) {
         if let Some(held) = self.held.borrow_mut().get_mut(&claimed.lease) {
             (held.claimed, held.room) = (claimed, Some(room));
         }
     }
 
-    /// The answer of a job takes that room until the job is over.
+    /// Keeps the memory permit of the job's response until the job is over.
     pub(super) fn keep_answer(&self, lease: &JobLease, room: Option<OwnedSemaphorePermit>) {
         if let (Some(room), Some(held)) = (room, self.held.borrow_mut().get_mut(lease)) {
             held.answer = Some(room);
         }
     }
 
-    /// The request of a job that may not be repeated is about to be sent.
+    /// Notes that a request that may not be repeated is about to be sent.
     pub(super) fn mark_begun(&self, lease: &JobLease, at: Wall) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.begun_at = Some(at);
         }
     }
 
-    /// The request of a job that may be repeated by a rule is about to be sent.
+    /// Notes that a request that a rule lets be repeated is about to be sent.
     pub(super) fn mark_repeats_by_rule(&self, lease: &JobLease) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.repeats_by_rule = true;
         }
     }
 
-    /// Whether the request of a job may have been sent that may be repeated by a rule, and by what it is may not.
+    /// Returns whether a request may have been sent that only a rule lets be repeated.
     pub(super) fn repeats_by_rule(&self, lease: &JobLease) -> bool {
         self.held.borrow().get(lease).is_some_and(|held| held.repeats_by_rule)
     }
 
-    /// When the request of a job that may not be repeated was begun, if it was.
+    /// Returns the start of a request that may not be repeated, if it was sent.
     pub(super) fn begun_at(&self, lease: &JobLease) -> Option<Wall> {
         self.held.borrow().get(lease).and_then(|held| held.begun_at)
     }
 
-    /// Stops a job where it is, and gives it to whoever says what becomes of it. None where it has just come to its end.
+    /// Aborts a job and returns it, so that the caller decides its result. Returns `None` if it has just finished.
     pub(super) fn stop(&self, lease: &JobLease) -> Option<Rc<Claimed>> {
         let held = self.held.borrow();
         let stopped = held.get(lease)?;
@@ -326,7 +325,7 @@ impl LeaseTable {
         Some(Rc::clone(&stopped.claimed))
     }
 
-    /// Whether it is the first of those that wait to be handed over.
+    /// Queues a result for the store. Returns whether it is the first in the queue, so that the caller starts the batch.
     pub(super) fn put_end(&self, settle: SettleJob) -> bool {
         let mut ends = self.ends.borrow_mut();
         ends.push(Arc::new(settle));
@@ -376,14 +375,14 @@ mod tests {
         }
     }
 
-    /// A table with so many jobs that a store gave away, the last of them a suspect.
+    /// A table with `most` jobs claimed from a store; the last one is a suspect.
     async fn table(most: u8) -> (LeaseTable, Vec<JobLease>) {
         let mut claimed = claimed(most).await;
         claimed.last_mut().unwrap().job.crashes = SUSPECT;
         held(claimed)
     }
 
-    /// A table with so many jobs in hand, besides those that are begun.
+    /// A table with `most` claimed jobs that have not started, and `FEW` running ones.
     async fn with_in_hand(most: usize) -> (LeaseTable, Vec<JobLease>) {
         held(claimed(u8::try_from(FEW + most).unwrap()).await)
     }
@@ -405,7 +404,7 @@ mod tests {
         (table, leases)
     }
 
-    /// None of these has another in hand behind it.
+    /// Settles a job behind which no other job of its lane waits.
     fn over(table: &LeaseTable, lease: &JobLease) {
         assert!(table.settle(lease).is_none());
     }

@@ -1,5 +1,4 @@
-//! Lines in, lines out: a body of many lines is answered line by line, each when it is on disk, and a bad one spoils no
-//! other.
+//! Streams of lines: each line of a request body gets one line of response as soon as it is on disk. A bad line does not affect others.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -10,24 +9,24 @@ use http_body_util::BodyExt as _;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// A line, or what is wrong with it.
+/// A line, or its error.
 pub(crate) type InputLine = Result<Bytes, String>;
 
-/// What a body may be made of.
+/// Limits of a request body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineBounds {
     pub bytes_of_a_line: usize,
     pub lines: u64,
-    /// Lines that are kept together.
+    /// Lines that are stored in one batch.
     pub together: usize,
-    /// What lines that are kept together may have in memory, but for the last of them.
+    /// Maximum bytes of a batch, not counting its last line.
     pub bytes_together: usize,
 }
 
-/// What one submission has in memory, but for one line.
+/// Memory of one submission, not counting its last line.
 pub(crate) const BYTES_TOGETHER: usize = 4 << 20;
 
-/// Answers with what `keep` says of each batch of numbered lines.
+/// Responds with the result of `keep` for each batch of numbered lines.
 pub(crate) fn answer<K, F>(body: Body, bounds: LineBounds, keep: K) -> Response
 where
     K: Fn(Vec<(u64, InputLine)>) -> F + Send + Sync + 'static,
@@ -38,7 +37,7 @@ where
     streamed(answers)
 }
 
-/// Lines as they come, until whoever makes them has no more.
+/// Streams lines until the sender is dropped.
 pub(crate) fn streamed(lines: mpsc::Receiver<Bytes>) -> Response {
     let stream = futures_util::stream::unfold(lines, async |mut lines| {
         lines.recv().await.map(|line| (Ok::<_, std::convert::Infallible>(line), lines))
@@ -68,7 +67,7 @@ where
                 pending.extend_from_slice(b"\n");
             }
         }
-        // Not from its beginning each time: a long line comes in many pieces.
+        // Continues behind the searched part, since a long line comes in many chunks.
         while let Some(end) = pending[searched..].iter().position(|byte| *byte == b'\n') {
             let line = pending.split_to(searched + end + 1).freeze();
             searched = 0;
@@ -99,12 +98,12 @@ where
         }
     }
     if !batch.is_empty() {
-        // Whoever left does not hear it; what is kept is kept.
+        // If the caller has disconnected, the response is dropped; stored lines stay stored.
         drop(answers.send(keep(batch).await).await);
     }
 }
 
-/// What is said of one line, as a line.
+/// Serialises the result for one line.
 pub(crate) fn text(said: &impl Serialize) -> String {
     let mut text = serde_json::to_string(said).unwrap_or_default();
     text.push('\n');
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// How many lines were kept together each time.
+    /// Returns the number of lines of each batch.
     async fn batches(pieces: Vec<Bytes>, bounds: LineBounds) -> Vec<usize> {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&seen);

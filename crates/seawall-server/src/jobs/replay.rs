@@ -1,4 +1,4 @@
-//! What a replay means: which letters, which of them are held back and why, and the job that a letter becomes.
+//! The plan of a replay: its letters, the reasons for which letters are held back, and the job that a letter becomes.
 
 use super::letter_filter::{self, LetterFilter};
 use crate::idempotency::fingerprint;
@@ -20,10 +20,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// Letters that one wish may name.
+/// Maximum letters that one request may name.
 const MAX_IDS: usize = 1000;
 const MAX_NAME: usize = 100;
-/// What a replay that nobody asked for is called.
+/// The name of automatic replays.
 pub(crate) const REEVALUATION: &str = "reevaluation";
 
 /// `ids`, or a `filter`: `{}` is every letter
@@ -61,7 +61,7 @@ pub(crate) struct ReplayPlan {
     pub reevaluates: Option<u64>,
 }
 
-/// A wish that can be granted.
+/// A validated request for a replay.
 pub(crate) struct ReplayRequest {
     pub plan: ReplayPlan,
     pub rate: Option<Rate>,
@@ -69,7 +69,7 @@ pub(crate) struct ReplayRequest {
 }
 
 impl ReplayWish {
-    /// Reads a wish; relative times become absolute, and letters that come later are not meant.
+    /// Parses a request. Relative times become absolute, and letters that are added later are excluded.
     pub(crate) fn read(text: &[u8], now: Wall) -> Result<ReplayRequest, Box<Refusal>> {
         let wish: Self = serde_json::from_slice(text).map_err(|error| bad(&format!("this is no replay: {error}")))?;
         if wish.ids.len() > MAX_IDS {
@@ -101,7 +101,7 @@ impl ReplayWish {
 }
 
 impl ReplayPlan {
-    /// The letters that are meant, as far as the store can tell them apart.
+    /// Returns the letters of the plan, as far as the store can filter them.
     pub(crate) fn filter(&self) -> Result<LetterQuery, Box<Refusal>> {
         let pairs = self.filter.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let query = QueryParameters::of(pairs, letter_filter::MEANT)?;
@@ -110,18 +110,18 @@ impl ReplayPlan {
         Ok(LetterQuery { ids, status: Some(LetterStatus::Kept), ..letter_filter::filter(&query)? })
     }
 
-    /// Why a letter is not replayed, if it is not.
+    /// Returns why a letter is held back, if it is.
     pub(crate) fn holds_back(&self, letter: &Letter, live: &Live) -> Option<String> {
         let unforced = || crate::letter::why_not(&letter.letter).filter(|_| !self.force).map(str::to_owned);
         self.refuses(letter, live).or_else(unforced)
     }
 
-    /// Whether a letter that is held back would be sent if the plan were forced.
+    /// Returns whether `force` would send a held-back letter.
     pub(crate) fn yields_to_force(&self, letter: &Letter, live: &Live) -> bool {
         !self.force && self.refuses(letter, live).is_none()
     }
 
-    /// Why a letter is not replayed whatever anybody insists on.
+    /// Returns why a letter is not replayed even with `force`.
     fn refuses(&self, letter: &Letter, live: &Live) -> Option<String> {
         let kept = &letter.letter;
         if kept.upstream != ad_hoc::NAME && live.named(&kept.upstream).is_none() {
@@ -138,20 +138,20 @@ impl ReplayPlan {
     }
 }
 
-/// Failures that may pass without anybody's help.
+/// Returns whether a failure may pass by itself.
 const fn is_worth_a_second_look(class: Class) -> bool {
     matches!(class, Class::Transient | Class::Quota | Class::Ambiguous)
 }
 
-/// The slowest of what the policies of these upstreams allow.
+/// Returns the slowest replay rate that the policies of these upstreams allow.
 pub(crate) fn slowest(upstreams: &[String], live: &Live) -> Rate {
     let named = upstreams.iter().filter_map(|name| live.named(name)).flat_map(|upstream| &upstream.endpoints);
     let rates = named.map(|endpoint| endpoint.spec.policy.dead_letter.replay_rate).filter(|rate| rate.count > 0);
     rates.min_by(|a, b| a.per_second_f64().total_cmp(&b.per_second_f64())).unwrap_or(Rate::per_second(10))
 }
 
-/// A letter's second chance. It has the letter's idempotency key, so that an upstream that has seen it says so, and no
-/// place in our own list of keys: whoever submits the call anew is not told that a replay is the answer.
+/// Builds the job of a replayed letter. It sends the letter's idempotency key, so that the upstream can detect a repetition, but it does
+/// not reserve the key: a caller who submits the call anew does not get the replay's result.
 pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
     let kept = &letter.letter;
     let JobRequest { method, path, headers, body } = kept.request.clone();

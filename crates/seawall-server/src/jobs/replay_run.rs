@@ -1,5 +1,5 @@
-//! Moves replays on: a canary first, then at the rate that was asked for, whichever instance gets there first. Where it
-//! stands is in the store alone, so that any of them can die.
+//! Advances replays: a canary first, then the requested rate. Any instance may do a step. The position is in the store alone, so that any
+//! instance can die.
 
 use super::maintenance::note;
 use super::replay::{self, ReplayPlan};
@@ -16,30 +16,30 @@ use seawall_store::replay::{RECENT, Replay, ReplayState, Stepped};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often replays are looked at while there is one, and while there is none.
+/// Interval of the rounds while a replay runs, and while none does.
 const BUSY: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_millis(500);
-/// What is made up for at once where a round came late.
+/// Time that a late round makes up for at once.
 const LATE: Nanos = Nanos::from_millis(250);
-/// Letters of one replay that may be under way together: more would only wait in line.
+/// Maximum letters of one replay in flight; more would only wait in line.
 const MAX_UNDERWAY: u64 = 1000;
-/// Letters that one round looks at.
+/// Letters that one round reads.
 const LOOK: usize = 100;
 
-/// For as long as the process serves.
+/// Advances replays while the process serves.
 pub(super) async fn run(shared: &ServerState) {
     let mut open = OpenReplays::default();
     loop {
         let running = open.look(shared).await.unwrap_or_default();
         for replay in &running {
-            // What failed is tried again in the next round.
+            // A failed step is repeated in the next round.
             drop(move_on(shared, replay).await);
         }
         tokio::time::sleep(if running.is_empty() { IDLE } else { BUSY }).await;
     }
 }
 
-/// Replays that are not over, however many newer ones there are.
+/// Replays that are not over, however old they are.
 #[derive(Default)]
 struct OpenReplays {
     known: BTreeSet<CallId>,
@@ -47,14 +47,14 @@ struct OpenReplays {
 }
 
 impl OpenReplays {
-    /// Those that run.
+    /// Returns the running replays.
     async fn look(&mut self, shared: &ServerState) -> Result<Vec<Replay>, Error> {
         let (store, mut after, mut seen) = (&shared.desk.store, None, Vec::new());
         loop {
             let page = store.replays(PageWindow { after, limit: LOOK }).await?;
             seen.extend(page.entries);
             after = page.next;
-            // Once all have been read, new ones are on the first page.
+            // After the first complete read, new replays are always on the first page.
             if after.is_none() || self.is_complete {
                 break;
             }
@@ -80,14 +80,14 @@ async fn move_on(shared: &ServerState, replay: &Replay) -> Result<(), Error> {
     let is_full = plan.reevaluates.is_some_and(|most| counts.started >= most);
     let letters = if is_full { Vec::new() } else { next(shared, &plan, &filter, replay).await? };
     if letters.is_empty() {
-        // Somebody else may have taken the last ones between two looks.
+        // Another instance may have taken the last letters between the two reads.
         let is_over = underway == 0 && shared.desk.store.replay(replay.new.id).await?.is_some_and(|again| again == *replay);
         return if is_over { finish(shared, replay, &plan, None).await } else { Ok(()) };
     }
     if let Some(why) = obstacle(shared, replay).await? {
         return halt(shared, replay, &plan, why).await;
     }
-    // Nothing has worked yet: one at a time, so that what fails fails once.
+    // No letter has succeeded yet: one at a time, so that a common failure occurs once.
     let is_canary = counts.worked < u64::from(replay.new.canary);
     if underway >= MAX_UNDERWAY || (is_canary && underway > 0) {
         return Ok(());
@@ -102,14 +102,14 @@ async fn move_on(shared: &ServerState, replay: &Replay) -> Result<(), Error> {
         match step(shared, replay, &plan, letter, now).await? {
             Stepped::Started(_) => allowed -= 1,
             Stepped::HeldBack => {}
-            // Somebody else is at it, or somebody has stopped it.
+            // Another instance took the step, or an operator has stopped the replay.
             Stepped::Passed | Stepped::NotRunning => break,
         }
     }
     Ok(())
 }
 
-/// How many may be sent after so long a time in which none was.
+/// Returns how many letters may be sent after a pause of this length.
 fn due(rate: Rate, since: Nanos) -> u64 {
     let one = rate.per.0 / rate.count.max(1);
     if since.0 < one {
@@ -122,7 +122,7 @@ async fn next(shared: &ServerState, plan: &ReplayPlan, filter: &LetterQuery, rep
     let window = PageWindow { after: replay.position, limit: LOOK };
     let mut letters = shared.desk.store.letters(filter.clone(), window).await?.entries;
     if plan.reevaluates.is_some() {
-        // Nobody waits to hear of each letter that it leaves alone: one step takes it past all of them.
+        // Skips all held-back letters of the page in one step.
         let (live, last) = (shared.live.load(), letters.last().cloned());
         letters.retain(|letter| plan.holds_back(letter, &live).is_none());
         if letters.is_empty() {
@@ -136,7 +136,7 @@ async fn step(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, listed: 
     let desk = &shared.desk;
     let id = listed.letter.id;
     let held_back = plan.holds_back(listed, &shared.live.load()).is_some();
-    // Lists come without bodies. One that is gone meanwhile is passed by.
+    // Lists come without bodies. A letter that was deleted meanwhile is skipped.
     let whole = if held_back { None } else { desk.store.letter(id).await? };
     let job = whole.map(|letter| replay::job(&letter, desk.new_id(), now));
     let stepped = desk.store.step_replay(replay.new.id, id, job, now).await?;
@@ -146,7 +146,7 @@ async fn step(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, listed: 
     Ok(stepped)
 }
 
-/// What a replay must not go on against.
+/// Returns a condition that stops a replay.
 async fn obstacle(shared: &ServerState, replay: &Replay) -> Result<Option<String>, Error> {
     let live = shared.live.load_full();
     let now = shared.clock.now().mono;
@@ -166,19 +166,19 @@ async fn obstacle(shared: &ServerState, replay: &Replay) -> Result<Option<String
     let counts = replay.counts;
     let canary_failed = counts.worked < u64::from(replay.new.canary) && counts.failed > 0 && counts.started == counts.failed;
     let (true, Some(last)) = (canary_failed, replay.position) else { return Ok(None) };
-    // What failed before somebody said "go on" is known to them.
+    // A failure from before the operator resumed the replay is known to that operator.
     let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.letter.dead_at >= replay.updated_at);
     Ok(failed.map(|letter| format!("the first letter failed again: {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()))
 }
 
-/// What the last letter that failed says, as an example.
+/// Returns the error of the last failed letter, as an example.
 async fn last_words(shared: &ServerState, replay: &Replay) -> Result<String, Error> {
     let Some(last) = replay.position else { return Ok(String::new()) };
     let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == LetterStatus::Kept && letter.replays > 0);
     Ok(failed.map(|letter| format!(", with {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()).unwrap_or_default())
 }
 
-/// Stops a replay until somebody has looked; one that nobody started is over instead, so that it is in nobody's way.
+/// Pauses a replay until an operator resumes it. An automatic one ends instead, so that it blocks nothing.
 async fn halt(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, why: String) -> Result<(), Error> {
     if plan.reevaluates.is_some() {
         return finish(shared, replay, plan, Some(why)).await;

@@ -1,5 +1,5 @@
-//! The life of a claimed job: how it is begun, how it comes to its end, and the end to the store. Ends of the same moment are handed over
-//! together: one message and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
+//! The life of a claimed job: start, run, settlement. Settlements that occur together are sent to the store in one batch with one wake-up.
+//! Only the tasks of suspects and scheduled jobs wait for the disk.
 
 use super::JobContext;
 use super::job_call::{Beginning, Bench, Ran, Unbegun};
@@ -17,22 +17,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// How often somebody looks after what is in hand.
+/// Interval of looks at the claimed jobs.
 const LOOK: Duration = Duration::from_millis(10);
-/// The pause before an end is handed over again; it doubles up to the second one.
+/// First and longest pause before a settlement is repeated; the pause doubles in between.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// Why a job is stopped before its end.
+/// The reason why a job is stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
-    /// It goes back as if it had not been claimed, unless its request was begun and may not be repeated.
+    /// Gives it back as if it had not been claimed, unless its request was started and may not be repeated.
     Release,
     Cancel,
-    /// It is somebody else's: nothing may be written.
+    /// Another worker holds its lease: nothing may be written.
     Lost,
 }
 
-/// Begins what was claimed, as soon as that is of use.
+/// Adds a claimed job and starts the next job of its lane, if one may start.
 pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: Claimed, until: Wall) {
     if let Some(next) = table.take(Rc::new(claimed), until) {
         begin(bench, table, &next);
@@ -43,7 +43,7 @@ pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: Claime
     }
 }
 
-/// Sees what has ended, and begins more where that is of use, for as long as some are not begun.
+/// Measures ended jobs and starts more as the window allows, while claimed jobs wait.
 async fn look_after(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
     let runtime = Handle::current().metrics();
     let look = || (bench.shared.clock.now().mono, runtime.worker_total_busy_duration(0));
@@ -66,7 +66,7 @@ fn begin(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     table.begun(&claimed.lease, task.abort_handle());
 }
 
-/// From its beginning to its end, but for its stay at the disk.
+/// Runs a job from its start to its end, except for the settlement.
 async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     let loaded;
     let claimed = match claimed.body_left {
@@ -80,7 +80,8 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claime
         },
     };
     let (lease, now) = (claimed.lease, bench.desk().now());
-    // It may have been in hand for longer than it is ours, if all of us stood still; where only the clock was set, it comes back soon.
+    // The lease may have expired while the job waited, if the whole process stood still. After a mere clock step the job is claimed again
+    // soon.
     if !table.is_ours(&lease, now) {
         return hand_in(bench, table, back(claimed, JobEnding::Release, now));
     }
@@ -89,7 +90,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claime
             table.keep_answer(&lease, room);
             hand_in(bench, table, settle);
         }
-        // Somebody waits for these to be on disk. There are few, and what they need is in a place of its own.
+        // Suspects and scheduled jobs wait until their result is on disk. They are few, so their futures are boxed.
         Ok(Ran { settle, told, place, room: _room }) => {
             over(bench, table, &lease);
             if Box::pin(write(bench, table, Arc::new(settle))).await
@@ -105,14 +106,14 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claime
     }
 }
 
-/// Reads a body that its claim left behind, once there is room for it. None where the job is gone.
+/// Reads a body that the claim left in the store, once the memory budget allows it. Returns `None` if the job is gone.
 async fn load(bench: &Bench, table: &LeaseTable, claimed: &Claimed, bytes: usize) -> Option<Rc<Claimed>> {
     let desk = bench.desk();
     let room = desk.crew.room_for(bytes).await.ok()?;
     let body = loop {
         match desk.store.body(claimed.lease).await {
             Ok(body) => break body?,
-            // Its worker is stopped when the lease is over.
+            // The worker aborts this job once its lease has expired.
             Err(_) => tokio::time::sleep(PAUSES[1]).await,
         }
     };
@@ -123,7 +124,7 @@ async fn load(bench: &Bench, table: &LeaseTable, claimed: &Claimed, bytes: usize
     Some(whole)
 }
 
-/// The beginning of a job that may not be repeated: in the store, and then in the worker's own table.
+/// Records the start of a job that may not be repeated: in the store, and then in the worker's own table.
 struct RecordedStart<'a> {
     bench: &'a Bench,
     table: &'a LeaseTable,
@@ -151,20 +152,20 @@ impl StartLog for RecordedStart<'_> {
                     self.table.mark_begun(&self.lease, now);
                     AskAnswer::Begun
                 }
-                // It is somebody else's by now, which is found out where it is written back; or the store does not answer.
+                // Another worker holds the lease, which the settlement will detect, or the store does not reply.
                 Ok(false) | Err(_) => AskAnswer::NotBegun,
             }
         })
     }
 }
 
-/// What becomes of a job that was stopped before its end, where we may say so.
+/// Returns the settlement of a job that is stopped before its end, if we may write one.
 pub(super) fn given_up(bench: &Bench, table: &LeaseTable, claimed: &Claimed, why: StopReason) -> Option<SettleJob> {
     let now = bench.desk().now();
     match why {
         StopReason::Release => Some(match table.begun_at(&claimed.lease) {
             Some(begun_at) => bench.cut_off(claimed, begun_at),
-            // It goes back, and is known to have been sent perhaps, should the rule be another by then.
+            // The job goes back with a note that it may have been sent, in case the rule changes before its next run.
             None if table.repeats_by_rule(&claimed.lease) => {
                 let history = letter::with_unknown(&claimed.job.history, claimed.job.progress.attempts.saturating_add(1), now);
                 SettleJob { history, ..back(claimed, JobEnding::Release, now) }
@@ -176,7 +177,7 @@ pub(super) fn given_up(bench: &Bench, table: &LeaseTable, claimed: &Claimed, why
     }
 }
 
-/// What it had used up before is what it has used up.
+/// Settles a job without a change of its attempts and history.
 fn back(claimed: &Claimed, ending: JobEnding, now: Wall) -> SettleJob {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
@@ -184,7 +185,8 @@ fn back(claimed: &Claimed, ending: JobEnding, now: Wall) -> SettleJob {
     SettleJob { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, forgets, now, again: false }
 }
 
-/// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.
+/// Queues a settlement. The first one in the queue spawns the task that writes all of them; the task runs after the current ready tasks
+/// have added theirs.
 pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<LeaseTable>, settle: SettleJob) {
     over(bench, table, &settle.lease);
     if table.put_end(settle) {
@@ -193,7 +195,7 @@ pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<LeaseTable>, settle: SettleJ
     }
 }
 
-/// A job's call is over, and the next of its lane may begin.
+/// Marks a job's call as over and starts the next job of its lane.
 fn over(bench: &Rc<Bench>, table: &Rc<LeaseTable>, lease: &JobLease) {
     if let Some(next) = table.settle(lease) {
         begin(bench, table, &next);
@@ -209,7 +211,7 @@ async fn write_all(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
                 note(bench.desk(), &settle, settled);
                 table.end(&settle.lease);
             }
-            // One of them may be the cause, or the store is away: each goes on by itself.
+            // Either one settlement caused the failure or the store is unavailable: each is repeated separately.
             Err(_) => {
                 let (bench, table) = (Rc::clone(bench), Rc::clone(table));
                 tokio::task::spawn_local(async move {
@@ -222,9 +224,8 @@ async fn write_all(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
     }
 }
 
-/// Writes how a job ended, until the store says whether that was ours to write. Our own clock does not end this: a lease that has run
-/// out may still be nobody else's, because the store could not be written to by anybody, and then the job need not run again. A failure
-/// that does not pass by itself is left alone once the lease is over.
+/// Writes a settlement until the store says whether the lease was still ours. An expired lease by our clock does not end this: the store
+/// may have been unavailable to all, so no other worker has the job. After the lease has expired, only temporary failures are repeated.
 async fn write(bench: &Bench, table: &LeaseTable, mut settle: Arc<SettleJob>) -> bool {
     let [mut pause, longest] = PAUSES;
     loop {
@@ -235,19 +236,19 @@ async fn write(bench: &Bench, table: &LeaseTable, mut settle: Arc<SettleJob>) ->
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(longest);
             }
-            // It will be found by its lease and run again.
+            // The job is recovered when its lease expires and runs again.
             Err(_) => return false,
         }
     }
 }
 
-/// The answer may be all that got lost.
+/// Marks a settlement as a repetition: perhaps only the store's reply was lost.
 fn in_doubt(mut settle: Arc<SettleJob>) -> Arc<SettleJob> {
     Arc::make_mut(&mut settle).again = true;
     settle
 }
 
-/// Whether the job was ours to write about.
+/// Returns whether the lease was ours, and notes the result.
 fn note(desk: &JobContext, settle: &SettleJob, settled: Settled) -> bool {
     match settled {
         Settled::Kept | Settled::Cancelled => {

@@ -1,5 +1,5 @@
-//! Schedules: keeps their subjects as the configuration has them, makes jobs of ticks, and remembers how each subject
-//! does. Of several instances one gets a tick, because the store gives it to one.
+//! Schedules: syncs their subjects with the configuration, turns due ticks into jobs, and records the result per subject. The store gives
+//! each tick to one instance.
 
 use super::JobContext;
 use super::maintenance::note;
@@ -21,14 +21,14 @@ use seawall_store::{Error, Store};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often due ticks are looked for.
+/// Interval of the search for due ticks.
 const EVERY: Duration = Duration::from_millis(250);
-/// Ticks that one look takes.
+/// Maximum ticks per read.
 const BATCH: usize = 200;
-/// Why a subject stands still whose schedule the configuration does not have.
+/// Why a subject stopped: the configuration no longer has its schedule.
 const GONE: &str = "the schedule is not configured";
 
-/// For as long as the process serves.
+/// Runs while the process serves.
 pub(crate) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -37,7 +37,7 @@ pub(crate) async fn run(shared: &ServerState) {
         every.tick().await;
         let live = shared.live.load_full();
         if synced.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &live)) {
-            // A store that fails is asked again in the next round.
+            // A failed sync is repeated in the next round.
             if sync(&shared.desk, &live.config.schedules).await.is_ok() {
                 synced = Some(Arc::clone(&live));
             }
@@ -52,7 +52,7 @@ fn named<'a>(schedules: &'a [Schedule], name: &str) -> Option<&'a Schedule> {
     schedules.iter().find(|schedule| schedule.name == name)
 }
 
-/// Makes the store's subjects those of the configuration; what was added over the API stays.
+/// Syncs the store's subjects with the configuration; subjects added over the API stay.
 async fn sync(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     let now = desk.now();
     let new: Vec<NewSubject> = schedules
@@ -82,7 +82,7 @@ async fn sync(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     }
 }
 
-/// What becomes of a subject under this configuration.
+/// Updates one subject to this configuration.
 async fn settle(desk: &JobContext, schedules: &[Schedule], subject: &ScheduleSubject) -> Result<(), Error> {
     let (of, name) = (subject.schedule.clone(), subject.subject.clone());
     let schedule = named(schedules, &subject.schedule);
@@ -103,7 +103,7 @@ async fn settle(desk: &JobContext, schedules: &[Schedule], subject: &ScheduleSub
     Ok(())
 }
 
-/// Makes jobs of all ticks that are due.
+/// Turns all due ticks into jobs.
 async fn fire(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     loop {
         let now = desk.now();
@@ -127,7 +127,7 @@ async fn fire(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     }
 }
 
-/// What finds all results of one subject.
+/// Returns the correlation id of all results of one subject.
 pub(crate) fn correlation(schedule: &str, subject: &str) -> String {
     format!("schedule:{schedule}:{subject}")
 }
@@ -154,10 +154,10 @@ fn job(desk: &JobContext, schedule: &Schedule, subject: &str, run_at: Wall, expi
     }
 }
 
-/// The request of one subject: its name is encoded where it is part of a URL, and escaped where it is part of JSON.
+/// Builds the request of one subject. Its name is percent-encoded in the URL and escaped in a JSON body.
 fn request(schedule: &Schedule, subject: &str) -> JobRequest {
     const PLACE: &str = "{subject}";
-    // A reference stays one until the request is sent, so that the store holds no secret.
+    // A secret reference stays one until the request is sent, so the store holds no secret.
     let headers: Vec<(String, String)> =
         schedule.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.replace(PLACE, subject))).collect();
     let is_json = headers.iter().any(|(name, value)| name == "content-type" && value.contains("json"));
@@ -171,14 +171,14 @@ fn request(schedule: &Schedule, subject: &str) -> JobRequest {
     }
 }
 
-/// Percent-encoded but for what RFC 3986 calls unreserved. A name that is only dots would lead out of its folder.
+/// Percent-encodes all but RFC 3986's unreserved characters. Dots are encoded in a name of only dots, which would change the path.
 fn encoded(subject: &str) -> String {
     let only_dots = subject.bytes().all(|byte| byte == b'.');
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') || (byte == b'.' && !only_dots);
     subject.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// How a tick ended.
+/// The result of a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TickResult {
     name: String,
@@ -190,14 +190,14 @@ pub(crate) struct TickResult {
 enum How {
     Worked,
     Failed(String),
-    /// It may have been executed, and may not be repeated before its next tick.
+    /// The request may have been executed, and may not be repeated before the next tick.
     Unknown(String),
-    /// Somebody has to do something about a credential.
+    /// An operator has to fix a credential.
     Unwelcome(String),
 }
 
-/// What a subject is told of its tick's end. A tick leaves no letter: the next one does the same work, and until then the
-/// subject says what is wrong.
+/// Returns the ending of a tick's job and the result for its subject. A tick leaves no dead letter: the next one does the same work, and
+/// until then the subject shows the error.
 pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<TickResult>) {
     let JobOrigin::Schedule { name, subject } = &job.origin else { return (ending, None) };
     let told = |how| Some(TickResult { name: name.clone(), subject: subject.clone(), how });
@@ -217,7 +217,7 @@ pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<TickResul
     }
 }
 
-/// An event of one subject.
+/// Attaches an event to one subject.
 fn about(event: OperatorEvent, live: &Live, name: &str, subject: &str) -> OperatorEvent {
     let event = event.about(format!("{name} {subject}"));
     match named(&live.config.schedules, name) {
@@ -226,13 +226,13 @@ fn about(event: OperatorEvent, live: &Live, name: &str, subject: &str) -> Operat
     }
 }
 
-/// Says that a stopped subject goes on.
+/// Publishes that a stopped subject runs again.
 pub(crate) fn goes_on(shared: &ServerState, live: &Live, name: &str, subject: &str) {
     let event = OperatorEvent::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
     shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
 }
 
-/// Writes down how a tick ended. What a crash keeps from being written, the next tick says again.
+/// Records the result of a tick. If a crash prevents that, the next tick records its own.
 pub(crate) async fn report(shared: &ServerState, told: TickResult) {
     let TickResult { name, subject, how } = told;
     let (desk, live) = (&shared.desk, shared.live.load_full());
@@ -256,7 +256,7 @@ pub(crate) async fn report(shared: &ServerState, told: TickResult) {
     drop(desk.store.report_subject(name, subject, report).await);
 }
 
-/// One subject. The store lists them in order of their names, and what comes before a name is what it begins with.
+/// Finds one subject. The store lists subjects by name and after a cursor; the name without its last character precedes the name.
 pub(crate) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<ScheduleSubject>, Error> {
     let mut begins = subject.to_owned();
     begins.pop();

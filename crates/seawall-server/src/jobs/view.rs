@@ -1,5 +1,5 @@
-//! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown, nor what an upstream repeats of them
-//! to anybody but its caller.
+//! Jobs and dead letters as the API shows them. Credentials of callers are not shown; if a response repeats them, only the job's own caller
+//! sees them.
 
 use crate::json_shapes::{ClassWord, DoorWord, JobState, LetterStatus, Members, SeverityWord, Time};
 use crate::letter;
@@ -176,7 +176,7 @@ pub(crate) fn headers(pairs: &[(String, String)]) -> Members<String> {
     Members(shown)
 }
 
-/// A body and how it is written: as it is where it is text, in base64 where it is not.
+/// Returns a body and its encoding: text as it is, other bytes in base64.
 pub(crate) fn body(bytes: &[u8]) -> (Option<String>, Option<Encoding>) {
     use base64::Engine as _;
     match std::str::from_utf8(bytes) {
@@ -186,12 +186,12 @@ pub(crate) fn body(bytes: &[u8]) -> (Option<String>, Option<Encoding>) {
     }
 }
 
-/// A job as its own caller sees it: the answer is as it was.
+/// Returns a job as its own caller sees it: with the unmasked response.
 pub(crate) fn job(job: &Job) -> ShownJob {
     answered(job, job.response.as_ref())
 }
 
-/// A job as anybody else sees it.
+/// Returns a job as others see it: with a masked response.
 pub(crate) fn discreet_job(job: &Job, live: &Live) -> ShownJob {
     let mask = || letter::mask(live.named(&job.upstream).map(Arc::as_ref), &job.request);
     let response = job.response.as_ref().map(|response| letter::masked_response(response.clone(), None, &mask()));

@@ -1,5 +1,4 @@
-//! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
-//! process stops.
+//! A worker: claims jobs in batches, runs them concurrently, renews their leases, and gives them back in order when the process stops.
 
 use super::job_call::Bench;
 use super::leases::{ANY, BATCH, LeaseTable, NEWS};
@@ -17,24 +16,24 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-/// How often time itself is looked at.
+/// Interval of the checks for due jobs.
 const TICK: Duration = Duration::from_millis(100);
-/// How often idle connections are looked after.
+/// Interval of the sweep for idle connections.
 const SWEEP: Duration = Duration::from_secs(10);
-/// What a lease has beyond the longest attempt.
+/// Length of a lease beyond the longest attempt.
 const GRACE: Nanos = Nanos::from_secs(10);
-/// The pause after a renewal that failed.
+/// Pause after a failed renewal.
 const RENEW_AGAIN: Nanos = Nanos::from_secs(1);
-/// How long the last settlements may take when the process stops at once.
+/// Time limit of the last settlements when the process stops at once.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
 
-/// The life of a worker thread, one of a crew.
+/// The main function of a worker thread.
 pub(crate) fn work(shared: &Arc<ServerState>, number: usize, phases: watch::Receiver<DrainPhase>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
         let table = Rc::new(LeaseTable::new(shared.desk.crew.size()));
         let worker = Rc::new(JobWorker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table });
-        // Beside whatever else it waits for: a claim may take as long as a lease.
+        // In a task of its own, since a claim may take as long as a lease.
         let renewals = tokio::task::spawn_local({
             let worker = Rc::clone(&worker);
             async move { worker.keep_leases().await }
@@ -62,14 +61,14 @@ impl JobWorker {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut sweep = tokio::time::interval(SWEEP);
-        // Not at once: a tick or a sweep says that so much time was lived through.
+        // Skips the immediate first tick and sweep: each means to `trust` that an interval has passed without a crash.
         tick.reset();
         sweep.reset();
-        // A tick moves so many at most; where it moved some, there may be more.
+        // A tick moves a limited number of jobs. If it moved some, there may be more.
         let (mut lanes, mut more) = self.look(Vec::new()).await;
         self.table.tell_of_room();
         loop {
-            // How many free slots are worth a claim now.
+            // Number of free slots that justify a claim now.
             let worth = tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= DrainPhase::Draining) => break,
                 _ = tick.tick() => {
@@ -94,11 +93,11 @@ impl JobWorker {
             if more && lanes.is_empty() {
                 (lanes, more) = self.look(lanes).await;
             }
-            // Once: where there is room for more after that, it says so itself, and whatever else has happened has its turn too.
+            // Claims once. Later free slots notify this loop, so that other events get their turn in between.
             if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == DrainPhase::Serving {
                 lanes = self.claim(lanes).await;
             }
-            // Not where it goes on by itself: two that pass on what neither has looked at yet would keep each other awake for ever.
+            // Not if this worker continues by itself: two workers that pass on unexamined lanes would keep each other awake forever.
             if !lanes.is_empty() && !self.table.has_room(BATCH) {
                 desk.crew.pass_on();
             }
@@ -106,7 +105,7 @@ impl JobWorker {
         self.let_go(phases).await;
     }
 
-    /// Somebody says that there is work.
+    /// Waits for a signal that there is work.
     async fn news(&self) {
         let desk = self.bench.desk();
         tokio::select! {
@@ -115,7 +114,7 @@ impl JobWorker {
         }
     }
 
-    /// Time has passed: idle connections are looked after, and one more suspect may run.
+    /// Closes idle connections, and allows one more suspect.
     fn sweep(&self) {
         self.bench.sweep();
         self.table.sweep();
@@ -124,7 +123,7 @@ impl JobWorker {
         }
     }
 
-    /// Every lane that there is, after the bell has rung: whoever rang it did not say for whom.
+    /// Returns all lanes, since a wake-up does not name its lane.
     fn lanes(&self, known: Vec<String>) -> Vec<String> {
         let live = self.bench.shared.live.load();
         let mut lanes: Vec<String> = live.upstreams.iter().map(|upstream| upstream.spec.name.clone()).collect();
@@ -133,8 +132,7 @@ impl JobWorker {
         lanes
     }
 
-    /// Sees to its own leases, and to what time has brought about, which one does for all. The lanes with something to claim, and
-    /// whether there may be more.
+    /// Checks the clock, and worker 0 runs the tick for all workers. Returns the lanes with due jobs, and whether there may be more.
     async fn look(&self, known: Vec<String>) -> (Vec<String>, bool) {
         let crew = &self.bench.desk().crew;
         match self.notice_steps().await {
@@ -148,7 +146,7 @@ impl JobWorker {
         }
     }
 
-    /// Lets time do its work.
+    /// Makes due jobs and expired leases available.
     async fn tick(&self, now: Wall) -> (Vec<String>, bool) {
         match self.bench.desk().store.tick(now, Some(self.bench.desk().holder)).await {
             Ok(tick) => {
@@ -156,8 +154,7 @@ impl JobWorker {
                 self.bench.desk().counts.recovered.fetch_add(recovered, Ordering::Relaxed);
                 (tick.lanes, tick.due + tick.recovered > 0)
             }
-            // The store says so wherever it is asked; a tick is asked again soon. Whoever answers then may be another server,
-            // with another clock.
+            // The store counts its own failures, and the next tick follows soon. Another server with another clock may reply then.
             Err(_) => {
                 self.bench.desk().follow().await;
                 (Vec::new(), false)
@@ -165,14 +162,14 @@ impl JobWorker {
         }
     }
 
-    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over. The time, if
-    /// everybody's are.
+    /// After a step of the clock, renews our leases under the new time before another worker finds them expired. Returns the time, if the
+    /// leases of all workers are based on it.
     async fn notice_steps(&self) -> Option<Wall> {
         let crew = &self.bench.desk().crew;
         let (clock, now) = self.bench.desk().offset();
         if crew.was_set(self.number, clock) {
             self.renew().await;
-            // One does so for all, and again until the store has heard it.
+            // Worker 0 shifts the waiting jobs for all, and repeats that until the store confirms.
             let by = crew.set_back_by(self.number, clock).filter(|_| self.number == 0);
             if let Some(by) = by
                 && !self.bench.desk().keep_waits(now, by).await
@@ -184,7 +181,7 @@ impl JobWorker {
         crew.all_hold_by(clock).then_some(now)
     }
 
-    /// The longest that any attempt may take, and some: whoever has not renewed by then is gone.
+    /// Returns the length of a lease: the longest attempt and a grace period. A worker that has not renewed by then is dead.
     fn lease(&self) -> Nanos {
         let live = self.bench.shared.live.load();
         let endpoints = live.upstreams.iter().flat_map(|upstream| &upstream.endpoints);
@@ -192,7 +189,7 @@ impl JobWorker {
         longest.max(Nanos::from_secs(20)) + GRACE
     }
 
-    /// Claims as much as there is room for. The lanes that may have more.
+    /// Claims as many jobs as fit. Returns the lanes that may have more.
     async fn claim(&self, mut lanes: Vec<String>) -> Vec<String> {
         let wishes = self.table.deal(&lanes);
         if wishes.is_empty() {
@@ -216,12 +213,12 @@ impl JobWorker {
             self.table.renew_within(lease, begun);
         }
         claimed.into_iter().for_each(|claimed| take_up(&self.bench, &self.table, claimed, now + lease));
-        // Some were claimed, or a lane is known to have none: the next look is another one.
+        // Some jobs were claimed, or a lane is known to be empty, so the next round differs from this one.
         self.table.tell_of_room();
         lanes
     }
 
-    /// Whether it was not over: one that has just ended needs no stopping.
+    /// Stops a job. Returns false if it had just ended.
     fn stop(&self, lease: JobLease, why: StopReason) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
         match given_up(&self.bench, &self.table, &claimed, why) {
@@ -231,7 +228,7 @@ impl JobWorker {
         true
     }
 
-    /// Renews leases when the first of them needs it, for as long as the worker lives.
+    /// Renews leases when the first of them is due, until the worker ends.
     async fn keep_leases(&self) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -241,25 +238,25 @@ impl JobWorker {
         }
     }
 
-    /// Renews all that is held. A lease is as long as the configuration of this moment says.
+    /// Renews all leases. Their length follows the current configuration.
     async fn renew(&self) {
         let desk = self.bench.desk();
         let (leases, lease, begun) = (self.table.leases(), self.lease(), self.bench.shared.clock.now().mono);
         let until = desk.now() + lease;
         let renewed = if leases.is_empty() { Ok(Vec::new()) } else { desk.store.renew(leases.clone(), until).await };
         if !leases.is_empty() {
-            // What could not be renewed is tried again soon, for as long as it is held.
+            // A failed renewal is repeated soon, for as long as the lease lasts.
             self.table.renew_within(if renewed.is_ok() { lease } else { Nanos(3 * RENEW_AGAIN.0) }, begun);
         }
         let lost: u64 = match renewed {
             Ok(answers) => leases.iter().zip(answers).map(|(lease, answer)| self.renewed(*lease, answer, until)).sum(),
-            // Whoever cannot renew stops before somebody else may begin.
+            // Stops jobs whose lease has expired by our clock, before another worker may start them.
             Err(_) => self.table.over_by(desk.now()).into_iter().map(|lease| u64::from(self.stop(lease, StopReason::Lost))).sum(),
         };
         desk.counts.lost_leases.fetch_add(lost, Ordering::Relaxed);
     }
 
-    /// What a renewal says of one that is held; how many it says are lost.
+    /// Applies the reply to one renewal. Returns the number of lost leases.
     fn renewed(&self, lease: JobLease, answer: Renewed, until: Wall) -> u64 {
         match answer {
             Renewed::Held => self.table.hold(&lease, until),
@@ -269,7 +266,7 @@ impl JobWorker {
         0
     }
 
-    /// Finishes what it holds while there is time, and gives back the rest.
+    /// Finishes running jobs while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<DrainPhase>) {
         self.bench.desk().crew.close();
         while !self.table.is_empty() {
@@ -286,7 +283,7 @@ impl JobWorker {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        // What is not settled by then is found by its lease.
+        // Jobs that are not settled by then are recovered when their lease expires.
         drop(tokio::time::timeout(LAST_SETTLEMENTS, settled).await);
     }
 }

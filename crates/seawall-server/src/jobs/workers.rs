@@ -1,5 +1,5 @@
-//! What the workers of a process share. Each has a thread, connections and a table of its own; but none sleeps while another knows of
-//! more than it can hold, suspects are few among all of them, and what one learns of a target that somebody handed in, all know.
+//! State shared by the workers of a process. Each worker has a thread, connections and a lease table of its own. They share wake-ups for
+//! surplus work, the limit of suspects, memory budgets, and the breakers of ad-hoc targets.
 
 use arc_swap::ArcSwap;
 use seawall_core::time::Nanos;
@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Workers at most: a few of them are as fast as the store.
+/// Maximum number of workers: a few are as fast as the store.
 const MAX_WORKERS: usize = 4;
-/// Suspects that run side by side at most. The first runs alone, and each that comes to an end makes room for one more: if the process
-/// dies soon after its start, over and over, one is blamed for each time and not several of which most are not the cause.
+/// Maximum number of suspects that run at once. The first runs alone, and each that finishes allows one more. If the process crashes again
+/// and again soon after its start, each crash is blamed on one job instead of several, most of them innocent.
 const SUSPECTS: usize = 4;
-/// What the long bodies of all jobs that run in a process may take together, in kibibytes. One that is longer runs alone.
+/// Memory budget of all long job bodies in a process, in KiB. A longer body runs alone.
 const BODIES_KIB: u32 = 64 * 1024;
-/// Room for long answers of jobs that are not written down yet, for the whole process. It is apart from that of bodies: a job that holds its
-/// body may wait for this, and whoever has this waits for nothing but its upstream and the store.
+/// Memory budget of long responses that are not written yet, for the whole process. It is separate from the budget of bodies to avoid a
+/// deadlock: a job that holds a body may wait for this one, and a job that holds this one waits only for its upstream and the store.
 const ANSWERS_KIB: usize = 64 * 1024;
-/// What two clocks may differ by without one of them having been set.
+/// Largest difference between two clocks that does not count as a step.
 pub(super) const STEP: Nanos = Nanos::from_secs(2);
-/// A worker looks at the clock before it holds anything.
+/// Initial value: the worker has not read the clock yet.
 const UNSEEN: i64 = i64::MIN;
 
-/// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
+/// Receivers deduplicate by `webhook-id`, so a POST may be repeated. They may be down for hours, so retries are slow.
 const RECEIVERS: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
 retry = { attempts = 10, backoff = "full-jitter", base = "2s", cap = "1h", ambiguous = 8, retry_after_cap = "1d", unsafe = "always" }
 breaker = { per = "upstream", consecutive = 5, open = "10s", open_max = "5m" }
@@ -33,22 +33,22 @@ dead_letter = { ttl = "14d" }
 
 #[derive(Debug)]
 pub(crate) struct Workers {
-    /// How far the jobs' clock was from the one that nobody can set, in milliseconds, when each worker last made sure of its leases.
+    /// Offset of the jobs' clock from the monotonic clock, in milliseconds, when each worker last renewed its leases.
     clocks: Vec<AtomicI64>,
     bell: Notify,
     more: Notify,
-    /// The lanes in which the last tick found work.
+    /// Lanes in which the last tick found work.
     found: ArcSwap<Vec<String>>,
     suspects: Semaphore,
     bodies: Arc<Semaphore>,
     answers: Arc<Semaphore>,
-    /// Places for suspects by now.
+    /// Current number of places for suspects.
     places: AtomicUsize,
     pub(super) adhoc: AdHoc,
 }
 
 impl Workers {
-    /// As many workers as there are threads that serve callers, within reason.
+    /// Creates one worker per serving thread, between 1 and `MAX_WORKERS`.
     pub(super) fn new(threads: usize) -> Self {
         Self {
             clocks: (0..threads.clamp(1, MAX_WORKERS)).map(|_| AtomicI64::new(UNSEEN)).collect(),
@@ -67,7 +67,7 @@ impl Workers {
         self.clocks.len()
     }
 
-    /// There is work. One worker hears of it.
+    /// Wakes one worker because there is work.
     pub(super) fn ring(&self) {
         self.bell.notify_one();
     }
@@ -76,7 +76,7 @@ impl Workers {
         self.bell.notified().await;
     }
 
-    /// There is more work than one worker has room for. One that knows of none hears of it, now or when it has come to an end.
+    /// Wakes one other worker because there is more work than one can take. `Notify` stores the permit if none waits right now.
     pub(super) fn pass_on(&self) {
         self.more.notify_one();
     }
@@ -85,7 +85,7 @@ impl Workers {
         self.more.notified().await;
     }
 
-    /// What a tick found is for everybody.
+    /// Publishes the lanes in which a tick found work to all workers.
     pub(super) fn tell(&self, lanes: &[String]) {
         self.found.store(Arc::new(lanes.to_vec()));
     }
@@ -94,23 +94,23 @@ impl Workers {
         self.found.load().to_vec()
     }
 
-    /// Waits for a place among the suspects that run.
+    /// Waits for a place to run a suspect.
     pub(super) async fn suspect(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         self.suspects.acquire().await
     }
 
-    /// Waits until there is room for a body of this length among those that are in memory, first come, first served.
+    /// Waits until a body of this length fits into the memory budget. First come, first served.
     pub(super) async fn room_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(BODIES_KIB);
         Arc::clone(&self.bodies).acquire_many_owned(kib).await
     }
 
-    /// The room that long answers share.
+    /// Returns the memory budget that long responses share.
     pub(super) fn answers(&self) -> Room {
         Room::new(Arc::clone(&self.answers))
     }
 
-    /// Something was lived through, so one more suspect may run beside the others.
+    /// Allows one more suspect to run at once, since one has finished or a sweep interval has passed.
     pub(super) fn trust(&self) {
         let one_more = |places| (places < SUSPECTS).then_some(places + 1);
         if self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
@@ -118,29 +118,29 @@ impl Workers {
         }
     }
 
-    /// No more suspects are begun.
+    /// Starts no more suspects.
     pub(super) fn close(&self) {
         self.suspects.close();
     }
 
-    /// Whether the clock that leases live by was set since the worker last made sure of its own.
+    /// Returns whether the clock of the leases was set since this worker last renewed its leases.
     pub(super) fn was_set(&self, worker: usize, clock: i64) -> bool {
         !is_near(&self.clocks[worker], clock)
     }
 
-    /// By how much the clock was set back since the worker last made sure of its leases.
+    /// Returns by how much the clock was set back since this worker last renewed its leases.
     pub(super) fn set_back_by(&self, worker: usize, clock: i64) -> Option<Nanos> {
         let seen = self.clocks[worker].load(Ordering::Relaxed);
         let by = Nanos::from_millis(u64::try_from(seen.saturating_sub(clock)).unwrap_or(0));
         (seen != UNSEEN && by > STEP).then_some(by)
     }
 
-    /// The worker's leases are held by this clock.
+    /// Notes that the worker's leases are based on this clock offset.
     pub(super) fn holds_by(&self, worker: usize, clock: i64) {
         self.clocks[worker].store(clock, Ordering::Relaxed);
     }
 
-    /// Whether everybody's are: otherwise leases look over that are not.
+    /// Returns whether the leases of all workers are based on this clock offset. If not, live leases may look expired.
     pub(super) fn all_hold_by(&self, clock: i64) -> bool {
         self.clocks.iter().all(|seen| is_near(seen, clock))
     }

@@ -1,5 +1,5 @@
-//! A caller's socket at its end: a connection that we end first lingers, so that a caller who is still sending gets to
-//! read the answer instead of a reset.
+//! A caller's socket. When Seawall closes a connection first, the socket lingers, so that a caller who is still sending can read the
+//! response instead of a reset.
 
 use crate::DrainPhase;
 use seawall_http::io::Io;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-/// How long a caller may take to notice that we have nothing more to say.
+/// Time for the caller to close its side after we have closed ours.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl CallerSocket {
         Self { stream, phases, closing: LingerState::Open }
     }
 
-    /// Reads and forgets until the caller has closed its side or has had its time.
+    /// Reads and discards input until the caller has closed its side or the time is up.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let LingerState::Lingering(timer) = &mut self.closing else { return Poll::Ready(Ok(())) };
         let mut space = [0; 16 * 1024];
@@ -43,7 +43,7 @@ impl CallerSocket {
             let mut buffer = ReadBuf::new(&mut space);
             match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {}
-                // Closed or reset: the caller has gone.
+                // Closed or reset by the caller.
                 Ok(()) | Err(_) => return Poll::Ready(Ok(())),
             }
         }
@@ -76,7 +76,7 @@ impl AsyncWrite for CallerSocket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if matches!(self.closing, LingerState::Open) {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            // A process on its way out does not wait for callers who keep idle connections.
+            // A stopping process does not wait for callers with idle connections.
             if *self.phases.borrow() >= DrainPhase::Draining {
                 return Poll::Ready(Ok(()));
             }

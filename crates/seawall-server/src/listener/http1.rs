@@ -1,4 +1,4 @@
-//! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
+//! One HTTP/1 connection of a caller: request, response, next request.
 
 use super::caller_socket::{CallerSocket, LINGER};
 use super::http2::Streams;
@@ -24,29 +24,29 @@ use tokio::sync::watch;
 
 /// A caller's connection.
 type Http1Server = h1::ServerConnection<Relay>;
-/// The body of a request, and its headers where nobody has read them.
+/// The body of a request, with its headers if they are unparsed.
 type CallerBody = h1::ReceivedBody<Inbound>;
 
-/// How one connection's conversation goes, for whoever watches over all of them.
+/// The state of one connection, as the idle sweeper sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Http1Connection(Rc<ConnectionActivity>);
 
 #[derive(Debug)]
 pub(crate) struct ConnectionActivity {
-    /// Requests so far.
+    /// Number of requests so far.
     turns: Cell<u32>,
     awaited: Cell<Option<AwaitedRead>>,
     pub hush: IdleWatch,
-    /// The streams of a connection that speaks HTTP/2.
+    /// Streams, if the connection speaks HTTP/2.
     pub streams: Streams,
 }
 
-/// What the caller is waited for.
+/// The caller's action that the connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AwaitedRead {
-    /// To say what it wants, after so many requests.
+    /// To send a request, after this many earlier requests.
     Request(u32),
-    /// To take more of its answer than so many bytes.
+    /// To read its response beyond this many bytes.
     Reader(u64),
 }
 
@@ -70,7 +70,7 @@ impl Http1Connection {
         self.0.begin();
     }
 
-    /// The answer is on its way; `stuck` where the caller does not take it.
+    /// Notes that a response is being sent; `stuck` is set if the caller does not read it.
     fn says(&self, stuck: Option<u64>) {
         self.0.awaited.set(stuck.map(AwaitedRead::Reader));
     }
@@ -81,13 +81,13 @@ impl Http1Connection {
 }
 
 impl ConnectionActivity {
-    /// A request has begun.
+    /// Notes the start of a request.
     pub(crate) fn begin(&self) {
         self.turns.set(self.turns.get().wrapping_add(1));
         self.awaited.set(None);
     }
 
-    /// No request is under way any more, and the next one is waited for.
+    /// Notes the end of a request and waits for the next one.
     pub(crate) fn end(&self) {
         self.awaited.set(Some(AwaitedRead::Request(self.turns.get())));
     }
@@ -97,7 +97,7 @@ impl ConnectionActivity {
     }
 }
 
-/// Whether the process is on its way out.
+/// Tells whether the process is stopping.
 struct DrainSignal {
     phases: watch::Receiver<DrainPhase>,
     told: Pin<Box<dyn Future<Output = ()>>>,
@@ -111,7 +111,7 @@ impl DrainSignal {
         Self { phases, told, is_asked: false, is_ending: false }
     }
 
-    /// Asked once, it will wake this task; to ask again each time would be a fiftieth of a request.
+    /// Polled once, the future wakes this task when the drain begins. Polling it each time would cost 2 % of a request.
     fn is_near(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_ending && (!self.is_asked || self.phases.has_changed().unwrap_or(true)) {
             self.is_asked = true;
@@ -134,7 +134,7 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
         let Some(CallerResponse { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else {
             return;
         };
-        // It is made of what was read, and would keep all of that while the connection is idle.
+        // These share the read buffer and would keep it in memory while the connection is idle.
         (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
         head.extensions.clear();
         let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
@@ -148,14 +148,14 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
         match answered(&mut served, talk).await {
             ResponseEnd::Open => talk.end(),
             ResponseEnd::Last => break,
-            // Without a farewell: an answer that broke off must not look like one that ended.
+            // Closes without a proper end: an aborted response must not look complete.
             ResponseEnd::Broken => return served.break_off(),
         }
     }
     close(served, phases).await;
 }
 
-/// The next request; nothing where none will be heard.
+/// Reads the next request. Returns `None` if no further request is accepted.
 async fn heard(
     served: &mut Http1Server,
     head: &mut request::Parts,
@@ -163,7 +163,7 @@ async fn heard(
     talk: &Http1Connection,
 ) -> Result<Option<CallerBody>, HeadError> {
     std::future::poll_fn(|cx| {
-        // In this order: what has arrived by now is read before the connection is told to end.
+        // Polled first, so that a request that has arrived is read before the connection is told to end.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
             return Poll::Ready(heard);
         }
@@ -173,7 +173,7 @@ async fn heard(
     .await
 }
 
-/// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
+/// Handles a request. Returns `None` if the caller has disconnected; the call is then dropped.
 async fn answer(
     gateway: &Gateway,
     served: &mut Http1Server,
@@ -181,8 +181,8 @@ async fn answer(
     asked: CallerBody,
     from: &Entrance,
 ) -> Option<CallerResponse> {
-    // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
-    // before the call is, so that the call begins where it will be and need not be moved there.
+    // A call's future is large and a connection is mostly idle, so the future is boxed per call. It is written directly into uninitialised
+    // heap memory, so that it is not built on the stack and moved.
     let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, from)));
     std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
@@ -191,7 +191,7 @@ async fn answer(
     .await
 }
 
-/// Passes an answer on, as long as the caller takes it.
+/// Sends a response while the caller reads it.
 async fn answered(served: &mut Http1Server, talk: &Http1Connection) -> ResponseEnd {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(end) = served.poll_answered(cx) {
@@ -203,7 +203,7 @@ async fn answered(served: &mut Http1Server, talk: &Http1Connection) -> ResponseE
     .await
 }
 
-/// Answers what was no request, and hears no more.
+/// Responds to input that is no valid request, and closes the connection.
 async fn turn_away(gateway: &Gateway, mut served: Http1Server, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
     let refusal = match why {
         HeadError::Malformed => request_check::bad_request("the request is malformed"),
@@ -214,7 +214,7 @@ async fn turn_away(gateway: &Gateway, mut served: Http1Server, from: &Entrance, 
     let words = gateway.noted(refusal, None).wire(gateway.wall());
     let Some(stream) = served.close() else { return };
     let mut wire = CallerSocket::new(stream, phases);
-    // Whoever does not listen has been told all the same.
+    // If the caller does not read the response in time, it is dropped.
     if let Ok(Ok(())) = tokio::time::timeout(LINGER, wire.write_all(&words)).await {
         drop(wire.shutdown().await);
     }

@@ -1,5 +1,5 @@
-//! One caller on one connection that speaks HTTP/2. Its streams are held to the limits of HTTP/1 connections: a first request in
-//! time, no idle connection for longer than that, and no response that nobody reads.
+//! One HTTP/2 connection of a caller. Its streams have the limits of HTTP/1 connections: the first request must come in time, no connection
+//! is idle for longer than that, and no response stays unread.
 
 use super::caller_socket::{CallerSocket, LINGER};
 use super::http1::{AwaitedRead, ConnectionActivity, Http1Connection};
@@ -32,11 +32,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
-/// Bytes of a response that wait for the caller, for each stream.
+/// Maximum response bytes per stream that wait for the caller.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The streams of one connection that are open.
+/// The open streams of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: RefCell<BTreeMap<u32, Rc<StreamState>>>,
@@ -48,9 +48,9 @@ pub(crate) struct Streams {
 /// The progress of one stream's response.
 #[derive(Debug, Default)]
 struct StreamState {
-    /// Pieces of the body that hyper has asked for. It asks for the next one when the caller has made room for the last.
+    /// Body chunks that hyper has asked for. It asks for the next one when the caller's window has room for the last.
     pieces: Cell<u64>,
-    /// The last piece waits for the caller's window.
+    /// The last chunk waits for the caller's window.
     is_held: Cell<bool>,
     hush: IdleWatch,
 }
@@ -61,12 +61,12 @@ struct OpenStream {
     number: u32,
     state: Rc<StreamState>,
     talk: Rc<ConnectionActivity>,
-    /// Every stream but the only one takes a place among the callers, as a connection of HTTP/1 would.
+    /// Each stream beyond the first takes a place in the connection limit, as an HTTP/1 connection would.
     _seat: Option<Seat>,
 }
 
 impl Streams {
-    /// Looks after each stream; ends those whose response is not read.
+    /// Checks each stream and ends the ones whose response is not read.
     pub(crate) fn look(&self, is_short: bool) {
         for stream in self.open.borrow().values() {
             let awaited = stream.is_held.get().then(|| AwaitedRead::Reader(stream.pieces.get()));
@@ -76,7 +76,7 @@ impl Streams {
 }
 
 impl ConnectionActivity {
-    /// A new stream of this connection.
+    /// Opens a new stream of this connection.
     fn open_stream(self: &Rc<Self>, seat: Option<Seat>) -> OpenStream {
         let streams = &self.streams;
         let number = streams.count.get().wrapping_add(1);
@@ -96,14 +96,13 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         self.talk.streams.open.borrow_mut().remove(&self.number);
         if !self.talk.has_streams() {
-            // The connection is idle, and is waited for like one of HTTP/1.
+            // The connection is idle; the idle limits of HTTP/1 apply.
             self.talk.end();
         }
     }
 }
 
-/// Runs a connection's streams on its thread, each until it ends or is given up. Dropping a stream's task resets the stream and
-/// gives its upstream connection back.
+/// Runs a connection's streams on its thread. Dropping a stream's task resets the stream and returns its upstream connection to the pool.
 #[derive(Clone)]
 struct StreamTasks(Rc<ConnectionActivity>);
 
@@ -121,7 +120,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for StreamTasks {
     }
 }
 
-/// A response's body that says whether its caller reads.
+/// A response body that records whether the caller reads it.
 struct ReadBody {
     body: Relay,
     state: Rc<StreamState>,
@@ -147,7 +146,7 @@ impl Body for ReadBody {
     }
 }
 
-/// Serves a connection until the caller leaves, is waited for too long, or the process ends.
+/// Serves a connection until the caller disconnects, a time limit ends it, or the process stops.
 pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
     let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
     let tasks = StreamTasks(Rc::clone(&spoken));
@@ -167,7 +166,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
             };
             let mut response = response.map(|body| ReadBody { body, state });
             if response.status() == StatusCode::NO_CONTENT {
-                // Nothing follows, and clients that count take a length for a promise.
+                // No body follows, and some clients would wait for `Content-Length` bytes.
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
             Ok::<_, Infallible>(response)
@@ -182,7 +181,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
         .keep_alive_interval(PING_INTERVAL);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(CallerSocket::new(stream, phases.clone())), service));
     let is_idle = tokio::select! {
-        // In this order: what has arrived by now is read before the connection is told to end.
+        // In this order, so that requests that have arrived are read before the connection is told to end.
         biased;
         _ = connection.as_mut() => return,
         () = poll_fn(|cx| if talk.spoken().hush.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }) => true,
@@ -190,7 +189,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
     };
     connection.as_mut().graceful_shutdown();
     if is_idle {
-        // Nothing is under way, so that a caller who does not take the farewell loses nothing.
+        // No stream is open, so a caller that does not read the GOAWAY loses nothing.
         drop(tokio::time::timeout(LINGER, connection).await);
     } else {
         drop(connection.await);

@@ -1,5 +1,5 @@
-//! Callers that take too long to say what they want, or to take what they get, are hung up on. One look at all connections now and then costs less
-//! than a timer for each request: what a request pays is a number that it counts up.
+//! Closes connections that stay idle or read too slowly. A periodic sweep over all connections replaces a timer per request: a request only
+//! increments a counter.
 
 use super::http1::{AwaitedRead, ConnectionActivity, Http1Connection};
 use crate::connection_limit::ConnectionLimit;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// A caller gets the time it was promised, and up to a quarter more.
+/// Sweeps per idle timeout. A caller gets the configured time and at most a quarter more.
 const LOOKS: u32 = 4;
-/// Who reads has ten times as long: what a slow one takes is seen only when the system's own buffers, of megabytes, have room again.
+/// A reader gets ten times as long: its progress is visible only when the system's buffers, of megabytes, have room again.
 const LOOKS_AT_A_READER: u32 = 10 * LOOKS;
 
-/// The conversations of one thread.
+/// The connections of one thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdleSweeper(Rc<RefCell<Vec<Weak<ConnectionActivity>>>>);
 
-/// How long one caller has been waited for.
+/// How long one connection has waited for its caller.
 #[derive(Debug, Default)]
 pub(crate) struct IdleWatch {
     awaited: Cell<Option<AwaitedRead>>,
@@ -28,17 +28,17 @@ pub(crate) struct IdleWatch {
 }
 
 impl IdleSweeper {
-    /// A new conversation, watched from now on.
+    /// Creates the state of a new connection and watches it.
     pub(crate) fn talk(&self) -> Http1Connection {
         let talk = Http1Connection::default();
         self.0.borrow_mut().push(Rc::downgrade(talk.spoken()));
         talk
     }
 
-    /// Looks at every conversation until the thread ends.
+    /// Sweeps all connections until the thread ends.
     pub(crate) async fn watch(self, patience: Duration, seats: Arc<ConnectionLimit>) {
         let mut looks = tokio::time::interval((patience / LOOKS).max(Duration::from_millis(1)));
-        // After a stall, looks in quick succession would mistake it for the callers' silence.
+        // After a stall, sweeps in quick succession would count as idle time of the callers.
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
@@ -54,8 +54,8 @@ impl IdleSweeper {
 }
 
 impl IdleWatch {
-    /// Whether it goes on. Where seats are short, a reader that takes nothing has no more time than a caller that says nothing:
-    /// its place, and the upstream connection that its response holds, are needed by others.
+    /// Returns whether the connection stays open. If connections are scarce, a stalled reader gets no more time than a silent caller:
+    /// others need its place and the upstream connection that its response holds.
     pub(crate) fn look(&self, awaited: Option<AwaitedRead>, is_short: bool) -> bool {
         let before = self.awaited.replace(awaited);
         let same = awaited.is_some() && before == awaited;
@@ -74,7 +74,7 @@ impl IdleWatch {
         false
     }
 
-    /// Whether the wait is over. Whoever asks first is woken when it is: one task has the whole conversation.
+    /// Returns whether the wait is over. Only the first caller's waker is stored: one task owns the whole connection.
     pub(crate) fn is_over(&self, cx: &Context<'_>) -> bool {
         if self.is_over.get() {
             return true;

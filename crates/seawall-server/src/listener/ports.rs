@@ -1,4 +1,4 @@
-//! Ports of upstreams' own: every worker has a listener on each of them. A reload opens new ones and closes those that are gone.
+//! Ports of single upstreams. Every worker listens on each of them. A reload opens new ports and closes removed ones.
 
 use super::worker;
 use seawall_core::config::Config;
@@ -7,10 +7,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
-/// The ports that are open, by their address as the configuration has it.
+/// The open ports, by their configured address.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// One for each worker.
+    /// One channel per worker.
     workers: Vec<mpsc::UnboundedSender<Port>>,
     open: Mutex<BTreeMap<String, OpenPort>>,
 }
@@ -18,20 +18,20 @@ pub(crate) struct Ports {
 #[derive(Debug)]
 struct OpenPort {
     at: SocketAddr,
-    /// Its listeners close when this is dropped.
+    /// Dropping this closes the listeners.
     _closes: watch::Sender<()>,
 }
 
-/// One worker's listener on one port.
+/// The listener of one worker on one port.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub address: Arc<str>,
     pub listener: TcpListener,
-    /// Its sender is dropped when the port closes.
+    /// The sender is dropped when the port closes.
     pub open: watch::Receiver<()>,
 }
 
-/// Listeners of ports that a configuration adds. Nobody accepts there before it is in force.
+/// Listeners of ports that a new configuration adds. Connections are accepted only once it is in force.
 #[derive(Debug)]
 pub(crate) struct NewPorts(BTreeMap<String, Vec<TcpListener>>);
 
@@ -41,7 +41,7 @@ impl Ports {
         (Self { workers, open: Mutex::default() }, receivers)
     }
 
-    /// Listens on every port of this configuration that is not open yet. One that cannot be had makes the configuration unusable.
+    /// Listens on each port of this configuration that is not open yet. If a port is not available, the configuration is refused.
     pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<NewPorts> {
         let mut ports = BTreeMap::new();
         for upstream in &config.upstreams {
@@ -53,7 +53,7 @@ impl Ports {
         Ok(NewPorts(ports))
     }
 
-    /// Opens the new ports of the configuration in force and closes those that it does not name.
+    /// Opens the new ports of the configuration in force and closes those which it no longer names.
     pub(crate) fn switch(&self, config: &Config, NewPorts(new): NewPorts) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|address, _| config.upstreams.iter().any(|upstream| upstream.listen.as_ref() == Some(address)));
@@ -62,14 +62,14 @@ impl Ports {
             let (closes, is_open) = watch::channel(());
             let shared: Arc<str> = Arc::from(address.as_str());
             for (worker, listener) in self.workers.iter().zip(listeners) {
-                // A worker that is gone serves nobody on the other port either.
+                // A worker that has ended serves no port at all.
                 drop(worker.send(Port { address: Arc::clone(&shared), listener, open: is_open.clone() }));
             }
             open.insert(address, OpenPort { at, _closes: closes });
         }
     }
 
-    /// Where the port with this address listens.
+    /// Returns the local address of a port.
     pub(crate) fn at(&self, address: &str) -> Option<SocketAddr> {
         Some(self.open.lock().unwrap_or_else(PoisonError::into_inner).get(address)?.at)
     }
@@ -79,7 +79,7 @@ impl Ports {
     }
 }
 
-/// The ports that a configuration names.
+/// Returns the number of ports that a configuration names.
 pub(crate) fn count(config: &Config) -> usize {
     config.upstreams.iter().filter(|upstream| upstream.listen.is_some()).count()
 }

@@ -1,4 +1,4 @@
-//! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
+//! A serving thread with its own runtime, its own listener on the shared port, and its own upstream connections.
 
 use super::http1::{Http1Connection, converse};
 use super::http2;
@@ -19,22 +19,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
-/// When draining, how long a connection that is new may take to say what it wants.
+/// During a drain, the time for a new connection to send its request.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// How often a thread looks after its idle connections.
+/// Interval of the sweep for idle upstream connections.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Threads that serve callers: as many as there are processors, unless somebody says otherwise.
+/// Returns the number of serving threads: the configured one, or one per processor.
 pub(crate) fn threads(wanted: Option<u16>) -> usize {
     wanted.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
 }
 
-/// One listener for each thread on the same port; the kernel deals connections out.
+/// Opens one listener per thread on the same port; the kernel distributes connections over them.
 pub(crate) fn listeners(address: &str, count: usize) -> anyhow::Result<Vec<std::net::TcpListener>> {
-    // Sharing a port is for our own threads: without this, a second process would silently take half of the requests.
+    // `SO_REUSEPORT` is meant for our own threads: without this check, a second process would silently take half of the requests.
     drop(listen(address, false)?);
     let first = listen(address, true)?;
-    // Port 0 is chosen once and then shared.
+    // With port 0 the kernel chooses a port for the first listener; the others share it.
     let at = first.local_addr()?.to_string();
     let mut all = vec![first];
     for _ in 1..count {
@@ -57,7 +57,7 @@ pub(crate) fn listen(address: &str, shared: bool) -> anyhow::Result<std::net::Tc
     Ok(socket.into())
 }
 
-/// The life of one worker.
+/// The main function of a serving thread.
 pub(crate) fn run(
     shared: &Arc<ServerState>,
     listener: std::net::TcpListener,
@@ -73,20 +73,20 @@ pub(crate) fn run(
         let open: OpenConnections = Rc::new(());
         let acceptor = Acceptor { gateway, hush, phases: phases.clone(), open: Rc::clone(&open) };
         tokio::task::spawn_local(acceptor.clone().open_ports(ports));
-        // A task of its own: what a `LocalSet` runs until its end is polled after every event of the thread.
+        // A task of its own: the main future of a `LocalSet` is polled after every event of the thread.
         tokio::task::spawn_local(acceptor.accept(listener, None, std::future::pending())).await?;
         drain(open, phases).await;
         Ok(())
     })
 }
 
-/// Counts the connections that are still open, and the tasks that accept more.
+/// Its strong count is the number of open connections and accepting tasks.
 type OpenConnections = Rc<()>;
 
-/// Listeners on ports of upstreams' own, as they are opened.
+/// Delivers listeners on ports of single upstreams as they are opened.
 type NewListeners = mpsc::UnboundedReceiver<Port>;
 
-/// Lets callers in.
+/// Accepts connections.
 #[derive(Clone)]
 struct Acceptor {
     gateway: Rc<Gateway>,
@@ -96,14 +96,14 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts on every port that is opened, until the process ends.
+    /// Accepts on every newly opened port until the process stops.
     async fn open_ports(self, mut ports: NewListeners) {
         loop {
             let Port { address, listener, mut open } = tokio::select! {
                 Some(port) = ports.recv() => port,
                 () = draining(self.phases.clone()) => return,
             };
-            // A listener that the runtime does not take closes, and the other workers have the port's connections.
+            // If the runtime rejects a listener it is closed, and the other workers get the port's connections.
             if let Ok(listener) = TcpListener::from_std(listener) {
                 let closed = async move { while open.changed().await.is_ok() {} };
                 tokio::task::spawn_local(self.clone().accept(listener, Some(address), closed));
@@ -126,7 +126,7 @@ impl Acceptor {
         });
     }
 
-    /// Accepts until the process ends or the port is `closed`.
+    /// Accepts until the process stops or the port is `closed`.
     async fn accept(self, listener: TcpListener, port: Option<Arc<str>>, closed: impl Future<Output = ()>) {
         let mut phases = self.phases.clone();
         let mut sweep = tokio::time::interval(SWEEP);
@@ -135,7 +135,7 @@ impl Acceptor {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => self.admit(accepted, port.as_ref()),
-                    // Out of descriptors, most likely: those in use must come back first.
+                    // Probably out of file descriptors: wait until some are closed.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
                 _ = sweep.tick(), if port.is_none() => self.gateway.sweep(),
@@ -143,8 +143,8 @@ impl Acceptor {
                 () = &mut closed => break,
             }
         }
-        // Whoever the kernel has let in already takes the port for open; closing it now would reset them.
-        // Asked of the kernel itself: the runtime only knows what it was told when it last slept.
+        // Accepts the connections in the kernel's backlog, because closing the listener now would reset them. Asks the kernel directly: the
+        // runtime only knows the readiness of its last poll.
         if let Ok(listener) = listener.into_std() {
             while let Ok((stream, peer)) = listener.accept() {
                 if stream.set_nonblocking(true).is_ok()
@@ -171,27 +171,27 @@ async fn drain(open: OpenConnections, mut phases: watch::Receiver<DrainPhase>) {
 }
 
 async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, phases: watch::Receiver<DrainPhase>, talk: Http1Connection) {
-    // A peer that is gone already needs no answer.
+    // The peer has already disconnected.
     if stream.set_nodelay(true).is_err() {
         return;
     }
     let head_timeout = gateway.head_timeout();
     let first = tokio::select! {
         first = tokio::time::timeout(head_timeout, begin(&gateway, stream)) => first,
-        // A connection that has said nothing for a while has nothing in flight.
+        // A connection that has sent nothing for a while has no request in flight.
         () = silent_while_draining(phases.clone()) => return,
     };
     let Ok(Ok((stream, speaks_h2))) = first else { return };
-    // Errors of a connection are the peer's; whoever waits for an answer has been told.
+    // Errors of a connection are the peer's fault; the caller has already been sent a response.
     if !speaks_h2 {
         return converse(&gateway, stream, &from, phases, &talk).await;
     }
-    // In a box: most connections speak HTTP/1, and should not carry its weight.
+    // Boxed, so that the futures of HTTP/1 connections, the majority, stay small.
     Box::pin(http2::serve(gateway, stream, from, phases, &talk)).await;
 }
 
 pub(crate) async fn draining(mut phases: watch::Receiver<DrainPhase>) {
-    // A closed channel means that the process is on its way out too.
+    // A closed channel means that the process is stopping, too.
     drop(phases.wait_for(|phase| *phase >= DrainPhase::Draining).await);
 }
 
@@ -200,7 +200,7 @@ async fn silent_while_draining(phases: watch::Receiver<DrainPhase>) {
     tokio::time::sleep(LAST_WORD).await;
 }
 
-/// Finds out what a caller speaks; TLS says so itself.
+/// Detects the protocol version of a caller; TLS negotiates it by ALPN.
 async fn begin(gateway: &Gateway, stream: TcpStream) -> std::io::Result<(Io, bool)> {
     match gateway.front() {
         Some(front) => Box::pin(front.accept(stream)).await,
@@ -211,7 +211,7 @@ async fn begin(gateway: &Gateway, stream: TcpStream) -> std::io::Result<(Io, boo
     }
 }
 
-/// Looks at the first bytes without taking them: HTTP/2 with prior knowledge opens with `PRI * HTTP/2.0`.
+/// Peeks at the first bytes: HTTP/2 with prior knowledge begins with `PRI * HTTP/2.0`.
 async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0";
     let mut seen = [0; PREFACE.len()];
@@ -224,7 +224,7 @@ async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
         if count == PREFACE.len() {
             return Ok(true);
         }
-        // The preface came in pieces; the next one is a moment away, or whoever sends it has time.
+        // The preface is incomplete. The rest usually follows at once; otherwise the pause grows.
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }

@@ -1,5 +1,5 @@
-//! From records and states to events: what opens, closes, cools, runs out or rises. Each condition is told when it begins
-//! and when it ends, and not again in between.
+//! Derives events from call records and state: breakers, keys, retry spikes, dead letters. Each condition raises one event when it begins
+//! and one when it ends.
 
 use super::bounded;
 use super::events::{Bus, OperatorEvent, Severity};
@@ -21,27 +21,28 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use utoipa::ToSchema;
 
-/// Its baseline is measured anew by each process, so that it ends with the process too.
+/// Each process measures its own baseline, so the condition ends with the process.
 pub(crate) const SPIKE: &str = "retry-spike";
-/// Changes of one breaker that are remembered.
+/// Changes of one breaker that are kept.
 const CHANGES: usize = 20;
-/// The same thing is not told again within this time.
+/// An equal event is not repeated within this time.
 const QUIET_MS: i64 = 60_000;
-/// A breaker that goes on failing its probes is told again so often, for receivers of messages that remind people of what lasts.
+/// Interval of reminders while a breaker keeps failing its probes; notification receivers remind people of a lasting outage.
 const LASTING_MS: i64 = 5 * 60_000;
-/// Things that were told lately.
+/// Maximum events remembered for deduplication.
 const MAX_TOLD: usize = 4096;
 
 #[derive(Debug)]
 struct Watched {
     state: State,
-    /// What it was when it was last looked at, where nobody has told that yet.
+    /// The state at the last poll, if no call record has reported it yet.
     unheard: Option<State>,
     open: Nanos,
     changes: VecDeque<BreakerChange>,
-    /// When it was closed last, where it is not and that was seen. Its changes may no longer tell: each failed probe is one.
+    /// The time at which it left the closed state, if that was observed. The list of changes may not reach back that far: each failed probe
+    /// adds one.
     since: Option<Wall>,
-    /// What opened it, where that was too soon after the last time to be told.
+    /// The cause of an opening that was not reported, since it followed too soon after the last one.
     untold: Option<Moved>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct BreakerChange {
     cause: &'static str,
 }
 
-/// What moved a breaker.
+/// The cause of a breaker's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moved {
     By(Cause),
@@ -80,7 +81,7 @@ impl Moved {
         }
     }
 
-    /// Why a breaker is what it is now, for people.
+    /// Explains to people why a breaker is in this state.
     const fn sentence(self, to: State) -> &'static str {
         match (self, to) {
             (Self::By(Cause::FailureRate), _) => "too many of its recent calls failed; further ones are refused until a probe succeeds",
@@ -113,16 +114,16 @@ enum AlarmKey {
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     breakers: HashMap<Arc<EndpointNames>, Watched>,
-    /// With when that was seen, where it was.
+    /// With the time at which the state was observed, if it was.
     keys: HashMap<(String, String), (AlarmKey, Option<Wall>)>,
     spikes: HashMap<String, Spike>,
-    /// What upstreams said last of our credentials.
+    /// The latest message of each upstream about our credentials.
     words: HashMap<String, String>,
-    /// Upstreams that accepted no credential when they were last asked.
+    /// Upstreams that rejected all credentials in the latest call.
     denied: HashSet<String>,
     /// Upstreams whose keys were all cooling.
     exhausted: HashSet<String>,
-    /// As they were counted last; those that were there before us are no news.
+    /// Counts at the last poll; dead letters from before this process raise no event.
     letters: Option<HashMap<String, u64>>,
     told: HashMap<(&'static str, String), Wall>,
 }
@@ -133,7 +134,7 @@ fn opened(names: &EndpointNames) -> OperatorEvent {
     OperatorEvent::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
 }
 
-/// About one key of an upstream.
+/// Attaches an event to one key of an upstream.
 fn of_key(event: OperatorEvent, upstream: &str, key: &str) -> OperatorEvent {
     event.of(upstream, None).about(format!("key {key}"))
 }
@@ -155,7 +156,7 @@ fn viable(upstream: &str) -> OperatorEvent {
 }
 
 impl Alarms {
-    /// Goes on where an earlier process ended: what stands was told, and what is over by now is told next.
+    /// Continues from an earlier process: open conditions count as reported, and the next poll reports those which have ended.
     pub(crate) fn recall(&mut self, live: &Live, bus: &Bus) {
         for upstream in &live.upstreams {
             let name = &upstream.spec.name;
@@ -201,8 +202,8 @@ impl Alarms {
         self.tell(names, change.to, moved, *at, bus);
     }
 
-    /// Tells of a change of a breaker. An outage is told when it begins and when it ends; its failed probes are told now and then. One
-    /// that comes and goes is told once a minute.
+    /// Reports a change of a breaker. An outage is reported when it begins and when it ends, with a reminder at intervals while probes
+    /// fail. A breaker that opens and closes often is reported once a minute.
     fn tell(&mut self, names: &Arc<EndpointNames>, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let place = || format!("{}/{}", names.upstream, names.endpoint);
         let stands = bus.stands(&opened(names));
@@ -223,7 +224,7 @@ impl Alarms {
         };
     }
 
-    /// Ends of calls that say something about the upstream.
+    /// Reports ends of calls that reveal a state of the upstream.
     fn call(&mut self, record: &CallRecord, live: &Live, bus: &Bus) {
         let upstream = &record.names.upstream;
         if record.outcome == "success" && !self.denied.is_empty() && self.denied.remove(upstream) {
@@ -235,7 +236,7 @@ impl Alarms {
             bus.raise(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
             self.exhausted.insert(upstream.clone());
         }
-        // Where a caller brings its own credential, a refusal is between the caller and the upstream.
+        // If a caller brings its own credential, a rejection concerns only the caller and the upstream.
         let ours = || live.named(upstream).is_some_and(|upstream| upstream.spec.auth.is_some());
         let denied = (record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed) && ours();
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
@@ -246,7 +247,7 @@ impl Alarms {
         }
     }
 
-    /// What the provider itself said of our credentials; otherwise what we know.
+    /// Returns the provider's message about our credentials, or else the given text.
     fn words(&self, upstream: &str, otherwise: &str) -> String {
         self.words.get(upstream).filter(|words| !words.is_empty()).map_or_else(|| otherwise.to_owned(), |words| format!("it says: {words}"))
     }
@@ -270,7 +271,7 @@ impl Alarms {
         self.is_news_after(QUIET_MS, name, about, at)
     }
 
-    /// Whether this was not told within so many milliseconds; if so, it is being told now.
+    /// Returns whether no equal event was reported within `quiet_ms`, and if so notes the report.
     fn is_news_after(&mut self, quiet_ms: i64, name: &'static str, about: String, at: Wall) -> bool {
         if self.told.len() >= MAX_TOLD {
             self.told.retain(|_, told| at.0 - told.0 < LASTING_MS);
@@ -283,7 +284,7 @@ impl Alarms {
         news
     }
 
-    /// Changes that time alone makes: nobody reports them, so they are looked for.
+    /// Finds changes that happen by the passage of time alone, since no call record reports them.
     pub(crate) fn poll(&mut self, live: &Live, rollups: &mut Rollups, bus: &Bus, now: Now) {
         self.breakers.retain(|names, _| live.named(&names.upstream).is_some());
         self.keys.retain(|(upstream, _), _| live.named(upstream).is_some());
@@ -310,7 +311,7 @@ impl Alarms {
         }
     }
 
-    /// What breakers were open for since they were last asked.
+    /// Adds the time for which breakers were open since the last call.
     pub(crate) fn open_time(&mut self, live: &Live, rollups: &mut Rollups, now: Now) {
         for endpoint in live.upstreams.iter().flat_map(|upstream| &upstream.endpoints) {
             let (.., open) = endpoint.state.breaker_state(now.mono);
@@ -341,7 +342,7 @@ impl Alarms {
             *known = (state, Some(now.wall));
             match state {
                 AlarmKey::Ready => {
-                    // Of both, the one that people were told of.
+                    // If both conditions are open, the event resolves the rejection.
                     let (cooled, refused) = (bus.ended(&cooling(name, &key.id)), bus.ended(&rejected(name, &key.id)));
                     let event = OperatorEvent::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id));
                     bus.publish(&of_key(event, name, &key.id).resolving(refused.or(cooled)), now.wall);
@@ -362,7 +363,7 @@ impl Alarms {
         }
     }
 
-    /// The leading indicator of each upstream, over the ten seconds that are complete.
+    /// Checks the share of retries of each upstream over the last ten complete seconds.
     pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<EndpointNames>, TimeSeries>, bus: &Bus, now: Wall) {
         self.spikes.retain(|upstream, _| live.named(upstream).is_some());
         for upstream in &live.upstreams {
@@ -388,7 +389,7 @@ impl Alarms {
         }
     }
 
-    /// New dead letters.
+    /// Reports new dead letters.
     pub(crate) fn depths(&mut self, counts: &StoreCounts, bus: &Bus, now: Wall) {
         if !counts.counted.load(Ordering::Acquire) {
             return;
@@ -415,25 +416,25 @@ impl Alarms {
         self.letters = Some(open);
     }
 
-    /// Since when a breaker is not closed, where its opening was seen.
+    /// Returns since when a breaker is not closed, if its opening was observed.
     pub(crate) fn not_closed_since(&self, names: &Arc<EndpointNames>) -> Option<Time> {
         self.breakers.get(names)?.since.map(Time)
     }
 
-    /// Since when a key is not ready, where that was seen.
+    /// Returns since when a key is not ready, if that was observed.
     pub(crate) fn resting_since(&self, upstream: &str, key: &str) -> Option<Time> {
         let (state, since) = self.keys.get(&(upstream.to_owned(), key.to_owned()))?;
         since.filter(|_| *state != AlarmKey::Ready).map(Time)
     }
 
-    /// A breaker's last changes, oldest first.
+    /// Returns a breaker's latest changes, oldest first.
     pub(crate) fn changes(&self, names: &Arc<EndpointNames>) -> Vec<BreakerChange> {
         self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
     }
 }
 
 impl Watched {
-    /// Who or what moved it, where that is not about to be told by the record of a call of its own.
+    /// Compares a polled state with the known one. Returns the cause of a change that no call record of this endpoint reports.
     fn looked_at(&mut self, state: State, is_shared: bool, of_all: bool) -> Option<Moved> {
         if state == self.state {
             self.unheard = None;
@@ -442,7 +443,7 @@ impl Watched {
         if state == State::HalfOpen {
             return Some(Moved::By(Cause::OpenElapsed));
         }
-        // Such a record is here by the second look.
+        // The first poll only notes the state: a call record that reports the change arrives before the second poll.
         let is_news = self.unheard.replace(state) != Some(state);
         match (is_shared, of_all) {
             _ if is_news => None,
@@ -466,7 +467,7 @@ impl Watched {
     fn tell(names: &EndpointNames, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
         let tell = |event: OperatorEvent| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
-        // An operator's hand says nothing about the upstream.
+        // An operator's change reveals nothing about the upstream.
         let by_hand = moved == Moved::By(Cause::Forced);
         match to {
             State::Open => {
@@ -508,7 +509,7 @@ mod tests {
         }
     }
 
-    /// A breaker that is open for two seconds and then fails a probe every half second.
+    /// Simulates a breaker that is open for two seconds and then fails a probe every half second.
     fn outage(alarms: &mut Alarms, names: &Arc<EndpointNames>, bus: &Bus) {
         let mut change = |at, from, to, cause| {
             let change = PhaseChange { from, to, cause, at: Mono(0) };

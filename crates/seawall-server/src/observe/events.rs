@@ -1,6 +1,6 @@
-//! What people should hear of: each event once to everybody who listens, and the last ones for whoever comes later.
-//! Nobody who listens slowly holds anybody up: what is missed is missed, and can be asked for again. What happens together is
-//! one packet, written once and shared by all who listen, and it is the admin port's thread that hands it out.
+//! Events for operators, delivered once to each listener; the most recent ones are kept for later readers. A slow listener never delays
+//! others: it misses events and can ask for them again. Events of a short interval form one packet that is written once and shared by all
+//! listeners. The thread of the admin port sends it.
 
 use super::bounded;
 use crate::json_shapes::Time;
@@ -15,19 +15,19 @@ use tokio::sync::{Notify, broadcast};
 use utoipa::ToSchema;
 
 const RECENT: usize = 200;
-/// Packets that a listener may be behind.
+/// Packets that a listener may lag behind.
 const BEHIND: usize = 64;
-/// A packet of so many bytes does not wait for more.
+/// A packet of this many bytes is sent without waiting for more events.
 const LONG: usize = 64 * 1024;
-/// How long events are gathered for one packet: less than anybody sees.
+/// Interval for which events are gathered into one packet; too short for a person to notice.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// Events that wait for whoever writes messages; the oldest go first.
+/// Maximum events that wait for the notifier; the oldest are dropped first.
 const MAX_UNREAD: usize = 1000;
-/// Numbers that are passed over after a restart.
+/// Event numbers skipped after a restart.
 const SKIPPED: u64 = 10_000;
-/// Things that have begun and not ended.
+/// Maximum conditions that have begun and not ended.
 const MAX_STANDING: usize = 4096;
-/// Listeners at the same time.
+/// Maximum listeners at the same time.
 const MAX_LISTENERS: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -39,22 +39,22 @@ pub(crate) enum Severity {
     Fatal,
 }
 
-/// Something that happened, in words for people.
+/// An event in words for people.
 #[derive(Clone, Debug)]
 pub(crate) struct OperatorEvent {
     pub name: &'static str,
     pub severity: Severity,
     pub title: String,
     pub detail: String,
-    /// Why, in one word for programs.
+    /// The cause, in one word for programs.
     pub cause: Option<&'static str>,
     pub upstream: Option<String>,
     pub endpoint: Option<String>,
-    /// What it is about, where that is not all of an upstream or endpoint.
+    /// The subject, if it is narrower than the upstream or endpoint.
     pub about: String,
-    /// The event that this one ends.
+    /// The event that this one resolves.
     pub resolves: Option<u64>,
-    /// Another instance tells receivers of it: here it is only to be seen.
+    /// Another instance notifies receivers of it; this one only displays it.
     pub told_elsewhere: bool,
 }
 
@@ -66,7 +66,7 @@ impl OperatorEvent {
         Self { name, severity, title, detail, cause: None, upstream, endpoint, about, resolves, told_elsewhere: false }
     }
 
-    /// Why, for programs and for people.
+    /// Sets the cause, for programs and for people.
     pub(crate) fn because(mut self, cause: &'static str, detail: impl Into<String>) -> Self {
         self.cause = Some(cause);
         self.detail(detail)
@@ -88,7 +88,7 @@ impl OperatorEvent {
         self
     }
 
-    /// The same for all events of one name about one thing.
+    /// Returns a key that is equal for all events of one name and subject.
     pub(crate) fn condition(&self) -> String {
         let place = |name: &Option<String>| name.clone().unwrap_or_default();
         format!("{} {}/{} {}", self.name, place(&self.upstream), place(&self.endpoint), self.about)
@@ -148,7 +148,7 @@ pub(crate) struct StoredEvent {
     resolves: Option<u64>,
 }
 
-/// An event that was told, and when.
+/// A published event with its number and time.
 #[derive(Clone, Debug)]
 pub(crate) struct Published {
     pub id: u64,
@@ -160,16 +160,16 @@ pub(crate) struct Published {
 pub(crate) struct Bus {
     sender: broadcast::Sender<Bytes>,
     recent: Mutex<Recent>,
-    /// There is something in the packet.
+    /// Signals that the packet is not empty.
     gathering: Notify,
-    /// For whoever writes messages of them.
+    /// Events for the notifier.
     unread: Mutex<VecDeque<Published>>,
-    /// What began and has not ended, by its condition.
+    /// Conditions that have begun and not ended.
     standing: Mutex<HashMap<String, StandingEvent>>,
     listeners: Arc<AtomicUsize>,
 }
 
-/// Something that began and has not ended, and the event that began it last.
+/// A condition that has begun and not ended, with the latest event that raised it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StandingEvent {
     pub id: u64,
@@ -182,7 +182,7 @@ pub(crate) struct StandingEvent {
 struct Recent {
     last: u64,
     events: VecDeque<StoredEvent>,
-    /// Frames that nobody has heard yet.
+    /// Frames that have not been sent yet.
     packet: String,
 }
 
@@ -193,11 +193,11 @@ impl Default for Bus {
     }
 }
 
-/// Counts a listener for as long as it lives.
+/// A listener; counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub packets: broadcast::Receiver<Bytes>,
-    /// What it missed while it was away.
+    /// Events that it missed while disconnected.
     pub missed: Bytes,
     count: Arc<AtomicUsize>,
 }
@@ -209,7 +209,7 @@ impl Drop for Listener {
 }
 
 impl Bus {
-    /// Tells everybody, and gives the event's number.
+    /// Publishes an event and returns its number.
     pub(crate) fn publish(&self, event: &OperatorEvent, at: Wall) -> u64 {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.last += 1;
@@ -221,7 +221,7 @@ impl Bus {
         id
     }
 
-    /// Tells everybody of something that will end, or has not ended yet.
+    /// Publishes the beginning or continuation of a condition.
     pub(crate) fn raise(&self, event: &OperatorEvent, at: Wall) -> u64 {
         let id = self.publish(event, at);
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +233,7 @@ impl Bus {
         id
     }
 
-    /// Tells everybody that what an event of this name and place began has ended, if one did.
+    /// Publishes the end of a condition, if it had begun. Returns whether it had.
     pub(crate) fn clear(&self, event: OperatorEvent, at: Wall) -> bool {
         let began = self.ended(&event);
         let is_news = began.is_some();
@@ -243,24 +243,24 @@ impl Bus {
         is_news
     }
 
-    /// Forgets that something stands, and says which event began it.
+    /// Removes a condition and returns the event that began it.
     pub(crate) fn ended(&self, event: &OperatorEvent) -> Option<u64> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.condition()).map(|standing| standing.id)
     }
 
-    /// Whether an event of this name and place has begun something that has not ended.
+    /// Returns whether the condition of this event has begun and not ended.
     pub(crate) fn stands(&self, event: &OperatorEvent) -> bool {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&event.condition())
     }
 
-    /// What stands of this, by its condition.
+    /// Returns the open conditions that `of` selects.
     pub(crate) fn standing(&self, of: impl Fn(&str) -> bool) -> BTreeMap<String, StandingEvent> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.iter().filter(|(condition, _)| of(condition)).map(|(condition, one)| (condition.clone(), one.clone())).collect()
     }
 
-    /// What stood when an earlier process ended. Numbers go on where its own ended, and some more: it may have given out others since
-    /// it wrote them down.
+    /// Restores the conditions of an earlier process. Event numbers continue with a gap, because that process may have used more numbers
+    /// after it last saved.
     pub(crate) fn recall(&self, standing: &BTreeMap<String, StandingEvent>) {
         let last = standing.values().map(|one| one.id).max().map_or(0, |last| last.saturating_add(SKIPPED));
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +269,7 @@ impl Bus {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).extend(known);
     }
 
-    /// What was published since this was last asked, oldest first.
+    /// Takes the events published since the last call, oldest first.
     pub(crate) fn unread(&self) -> VecDeque<Published> {
         std::mem::take(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -279,7 +279,7 @@ impl Bus {
         self.gather(&mut recent, || format!("event: tick\ndata: {}\n\n", data(tick)));
     }
 
-    /// Adds a frame to the packet, if there is anybody to hear it.
+    /// Adds a frame to the packet, if there are listeners.
     fn gather(&self, recent: &mut Recent, frame: impl FnOnce() -> String) {
         if self.sender.receiver_count() == 0 {
             return;
@@ -292,15 +292,15 @@ impl Bus {
         }
     }
 
-    /// Gives the packet to everybody who listens.
+    /// Sends the packet to all listeners.
     fn hand_out(&self, recent: &mut Recent) {
         if !recent.packet.is_empty() {
-            // Whoever was there to hear it may be gone.
+            // The last listener may have left; then `send` fails and the packet is dropped.
             drop(self.sender.send(Bytes::from(std::mem::take(&mut recent.packet))));
         }
     }
 
-    /// Hands packets out, for as long as somebody waits for this.
+    /// Sends packets until the future is dropped.
     pub(crate) async fn tell(&self) {
         loop {
             self.gathering.notified().await;
@@ -309,33 +309,33 @@ impl Bus {
         }
     }
 
-    /// Newest first.
+    /// Returns the recent events, newest first.
     pub(crate) fn recent(&self) -> Vec<StoredEvent> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.events.iter().rev().cloned().collect()
     }
 
-    /// Somebody who has heard everything up to `heard`, if there is room for one more.
+    /// Adds a listener that has seen all events up to `heard`. Returns `None` at `MAX_LISTENERS`.
     pub(crate) fn listen(&self, heard: Option<u64>) -> Option<Listener> {
         if self.listeners.fetch_add(1, Ordering::Relaxed) >= MAX_LISTENERS {
             self.listeners.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        // Under the lock, so that nothing falls between what is missed and what is heard.
+        // Subscribes under the lock, so that no event falls between the missed ones and the subscription.
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is in the packet happened before.
+        // Sends the pending packet first, so that the new listener does not get its events twice: `missed` has them.
         self.hand_out(&mut recent);
         let missed = recent.events.iter().filter(|told| heard.is_some_and(|heard| told.id > heard)).map(frame).collect::<String>();
         Some(Listener { packets: self.sender.subscribe(), missed: Bytes::from(missed), count: Arc::clone(&self.listeners) })
     }
 }
 
-/// An event as it goes over the wire.
+/// Formats an event as a server-sent event.
 fn frame(told: &StoredEvent) -> String {
     format!("event: {}\nid: {}\ndata: {}\n\n", told.name, told.id, data(told))
 }
 
-/// One line, whatever it says: JSON has no line ends of its own in texts.
+/// Returns one line: JSON escapes line ends inside strings.
 fn data(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
