@@ -1,4 +1,4 @@
-//! What `serve` says when it starts: what listens where, and what it found.
+//! The start-up text of `serve`: addresses and warnings.
 
 use crate::RunningServer;
 

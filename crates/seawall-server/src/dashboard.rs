@@ -1,5 +1,5 @@
-//! The dashboard's files, embedded as they are committed in `ui/dist`. They hold no secret, so they are served without a
-//! token; whatever they show they ask of the API, which wants one.
+//! The dashboard's files, embedded from `ui/dist`. They contain no secrets, so they are served without a token; the API, which needs the
+//! token, has the data.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -13,13 +13,13 @@ use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 use std::sync::LazyLock;
 
-/// Nothing but our own files runs, styles or is asked; nobody may frame it.
+/// Only our own files may run, style or be fetched, and no page may frame the dashboard.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Screens that somebody may type as a path; the page itself keeps its place behind the `#`.
+/// Screens that a user may type as a path; the page itself keeps its state behind the `#`.
 const SCREENS: &[&str] = &["overview", "upstreams", "calls", "jobs", "dead-letters", "schedules", "limits", "errors", "policy"];
 
 /// One file, plain and compressed.
@@ -47,7 +47,7 @@ static PAGE: EmbeddedFile = file!("text/html; charset=utf-8", "index.html");
 static SCRIPT: EmbeddedFile = file!("text/javascript; charset=utf-8", "assets/app.js");
 static STYLE: EmbeddedFile = file!("text/css; charset=utf-8", "assets/app.css");
 
-/// Half of the content's digest; weak, since it names the same content plain and compressed.
+/// Returns an entity tag from half of the content's digest. It is weak because the plain and compressed forms share it.
 fn tag(content: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut tag = String::from("W/\"");
@@ -101,7 +101,7 @@ fn serve(file: &EmbeddedFile, asked: &HeaderMap) -> Response {
     response
 }
 
-/// `gzip` is among the codings and not refused with `q=0`.
+/// Returns whether `gzip` is among the codings and not refused by `q=0`.
 fn takes_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
@@ -109,12 +109,12 @@ fn takes_gzip(accepted: &str) -> bool {
     })
 }
 
-/// `/upstreams/videos` is typed, `/#/upstreams/videos` is where it is.
+/// Redirects a typed path such as `/upstreams/videos` to `/#/upstreams/videos`.
 async fn lead(uri: Uri) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
     let place = uri.path_and_query().map_or("/", |place| place.as_str());
-    // Relative, so that it leads there below a prefix of a reverse proxy as well.
+    // Relative, so that it also works below a prefix of a reverse proxy.
     let up = "../".repeat(uri.path().matches('/').count().saturating_sub(1));
     if let Ok(place) = HeaderValue::from_str(&format!("./{up}#{place}")) {
         response.headers_mut().insert(LOCATION, place);
@@ -135,7 +135,7 @@ mod tests {
         let page = std::str::from_utf8(PAGE.plain).unwrap();
         assert!(page.contains("src=\"assets/app.js\"") && page.contains("href=\"assets/app.css\""), "{page}");
         assert!(!page.contains("<style") && !page.contains("style=") && !page.contains("<script>"), "{page}");
-        // The one URL is the name of SVG's namespace in the icon.
+        // The only URL is the SVG namespace in the icon.
         assert_eq!(page.matches("://").count(), 1, "{page}");
     }
 

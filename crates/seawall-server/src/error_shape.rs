@@ -1,5 +1,5 @@
-//! The gateway's own errors in the provider's format: the members that the provider's clients read, beside those of problem+json.
-//! Where both want one name, the provider's client decides.
+//! Our own errors in the provider's format: the provider's members beside those of problem+json. If both use one name, the provider's
+//! meaning takes precedence.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use seawall_core::policy::ErrorShape;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 const AWS_ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
 
-/// What a response of the gateway's own says, whatever its format.
+/// The content of an error response of our own, whatever its format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnError<'a> {
     pub status: u16,
@@ -35,7 +35,7 @@ impl OwnError<'_> {
                 set("message", json!(detail));
             }
             ErrorShape::Discord => {
-                // Their clients take it for a number: 0 is a general error.
+                // Clients parse it as a number; 0 is a general error.
                 set("code", json!(0));
                 set("message", json!(detail));
                 if let Some(wait) = self.retry_after {
@@ -75,8 +75,8 @@ impl OwnError<'_> {
         }
     }
 
-    /// The document of an XML format; nothing where the format is JSON. Some clients look for the error inside the root and some for its
-    /// members beside it.
+    /// Returns the document of an XML format, or `None` for JSON. Some clients look for the error inside the root and some for its members
+    /// beside it.
     pub(crate) fn xml(&self, shape: ErrorShape) -> Option<String> {
         let (code, detail, call) = (self.aws_code(), escaped(self.detail), escaped(self.call.unwrap_or("")));
         let fault = if self.status < 500 { "Sender" } else { "Receiver" };
@@ -184,7 +184,7 @@ impl OwnError<'_> {
     }
 }
 
-/// The media type of the format, which some clients compare before they read a body.
+/// Returns the media type of the format; some clients compare it before they read a body.
 pub(crate) const fn content_type(shape: ErrorShape) -> HeaderValue {
     HeaderValue::from_static(match shape {
         ErrorShape::Problem => "application/problem+json",
@@ -193,7 +193,7 @@ pub(crate) const fn content_type(shape: ErrorShape) -> HeaderValue {
     })
 }
 
-/// Text as an XML element holds it.
+/// Escapes text for an XML element.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

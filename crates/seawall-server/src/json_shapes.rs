@@ -1,5 +1,5 @@
-//! Shapes of JSON that the core's and the store's types do not have by themselves: moments, words of a closed set, members in
-//! their order. How a value is written is described here as well, so that the API's description can say nothing else.
+//! JSON forms for types of the core and the store: times, closed sets, ordered members. Serialisation and schema are defined together, so
+//! that the API description cannot differ.
 
 use seawall_core::guard;
 use seawall_core::policy::{Algorithm, Door, Mode, Severity};
@@ -17,7 +17,7 @@ fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// A moment, as RFC 3339 has it.
+/// A time in RFC 3339 format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time(pub Wall);
 
@@ -42,13 +42,13 @@ impl PartialSchema for Time {
 
 impl ToSchema for Time {}
 
-/// Milliseconds as people and log lines write them: three decimals at most.
+/// Milliseconds for people and log lines, with at most three decimals.
 #[expect(clippy::cast_precision_loss, reason = "numbers for people")]
 pub(crate) fn ms(length: Nanos) -> f64 {
     (length.0 / 1000) as f64 / 1000.0
 }
 
-/// One word of a closed set, written as its `as_str` and described by its `ALL`.
+/// Wraps a closed set: serialised by its `as_str`, described by its `ALL`.
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident($type:ty)),+ $(,)?) => { $(
         $(#[$meta])*
@@ -98,7 +98,7 @@ words! {
     SourceWord(schedule::SubjectSource),
 }
 
-/// An object whose members have names that are data, in the order in which they come.
+/// An object whose member names are data; keeps their order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Members<T>(pub Vec<(String, T)>);
 

@@ -1,40 +1,40 @@
-//! How many files, connections among them, this process may have open, who may have how many, and room for them in its table.
+//! Budget of file descriptors for callers, the admin port and own files, and preallocation of the descriptor table.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// More callers than this are another machine's business.
+/// Maximum callers that one process is meant for.
 const MAX_CONNECTIONS: usize = 50_000;
-/// More room than this is not made ahead. The system's table takes eight bytes for each.
+/// Maximum preallocated table size. The kernel takes eight bytes per entry.
 const MAX_ROOM: usize = 131_072;
-/// Connections to the admin port, at most.
+/// Maximum connections to the admin port.
 const MAX_ADMIN: usize = 256;
-/// Files of our own: the store, shared state, the log.
+/// Descriptors of our own: the store, shared state, the log.
 const OWN: usize = 48;
-/// Files of a thread that serves beside its listeners: its runtime, and those of a worker for jobs.
+/// Descriptors of a serving thread besides its listeners: its runtime, and those of a job worker.
 const OF_A_THREAD: usize = 7;
-/// Callers who are being told that there is no place for them, at most.
+/// Maximum refused callers that are being sent a response.
 const MAX_FAREWELLS: usize = 64;
 
-/// The soft limit, which is what counts.
+/// Returns the soft limit, which is the effective one.
 fn allowed() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// Raises the soft limit as far as the hard one allows, up to what this process can use. Shells and service managers set the soft
-/// limit low for programs that cannot tell.
+/// Raises the soft limit as far as the hard one allows, up to what this process can use. Shells and service managers set the soft limit low
+/// for programs that use `select`.
 pub fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = u64::try_from(MAX_ROOM).unwrap_or(u64::MAX);
     let reachable = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
     if limit.current.is_some_and(|soft| soft < reachable) {
         limit.current = Some(reachable);
-        // A limit that cannot be raised stays as it is, and callers get their share of it.
+        // If this fails, the limit stays, and callers get their share of it.
         let _: Result<(), rustix::io::Errno> = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Callers that may be connected at once. Each needs two files, its own connection and one to an upstream; the admin port and our
-/// own files have theirs apart, among them each thread's listener on each of the ports.
+/// Returns the maximum of connected callers. Each needs two descriptors, its own connection and one to an upstream. The admin port and our
+/// own files are subtracted first, including each thread's listener on each port.
 pub fn connections(threads: usize, ports: usize) -> usize {
     callers(allowed(), threads, ports)
 }
@@ -48,7 +48,7 @@ fn own(threads: usize, ports: usize) -> usize {
     OWN + (OF_A_THREAD + ports) * threads
 }
 
-/// Connections that the admin port may have at once.
+/// Returns the maximum of connections to the admin port.
 pub fn admin_connections() -> usize {
     admin(allowed())
 }
@@ -57,7 +57,7 @@ fn admin(allowed: usize) -> usize {
     (allowed / 8).clamp(8, MAX_ADMIN)
 }
 
-/// Callers who may be told at one time that there is no place for them. Each holds a file until it has heard that.
+/// Returns the maximum of refused callers that are sent a response at one time. Each holds a descriptor until it has read it.
 pub fn farewells() -> usize {
     farewell(allowed())
 }
@@ -66,11 +66,11 @@ fn farewell(allowed: usize) -> usize {
     (allowed / 4).clamp(4, MAX_FAREWELLS)
 }
 
-/// Has the table grow to its size before there are threads. Linux doubles it as it fills up, and where threads share it, whoever
-/// opens a file in that moment waits until each processor has been elsewhere: ten milliseconds and more, in the middle of a burst.
+/// Grows the descriptor table to its final size before threads exist. Linux doubles it as it fills up; in a process with threads, the
+/// opening thread then waits for an RCU grace period: ten milliseconds and more, in the middle of a burst.
 pub fn make_room() {
     let Ok(last) = i32::try_from(allowed().min(MAX_ROOM).saturating_sub(1)) else { return };
-    // A table that cannot grow now grows later, as ever.
+    // If this fails, the table grows on demand as usual.
     drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last));
 }
 

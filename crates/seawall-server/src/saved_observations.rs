@@ -1,5 +1,5 @@
-//! What is seen and outlives the process: roll-ups, unnamed errors and their names. Written once a minute and at the end,
-//! so that a crash forgets a minute at most.
+//! Persistence of roll-ups and of unnamed errors with their names. They are written once a minute and at the end, so a crash loses at most
+//! a minute.
 
 use crate::ServerState;
 use crate::observe::{Observations, unnamed};
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(60);
-/// Rows of one transaction, so that nobody waits long behind it.
+/// Rows per transaction, so that other writes wait little.
 const TOGETHER: usize = 200;
 /// Roll-ups are kept for ninety days.
 const KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
 
-/// For as long as the process serves.
+/// Runs while the process serves.
 pub(crate) async fn run(shared: &Arc<ServerState>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        // Failures show in the store's health; what was not written is written in the next round.
+        // Failures show in the store's health, and the writes are repeated in the next round.
         drop(rollups(shared).await);
         drop(errors(shared).await);
         drop(recall(shared).await);
@@ -30,7 +30,7 @@ pub(crate) async fn run(shared: &Arc<ServerState>) {
     }
 }
 
-/// When everything else has ended: what was seen last.
+/// Saves the latest state after all other work has ended.
 pub(crate) async fn last(shared: &ServerState) -> Result<(), Error> {
     let live = shared.live.load();
     {
@@ -53,7 +53,7 @@ async fn rollups(shared: &ServerState) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells the store of errors that it has not heard of.
+/// Writes new occurrences of errors to the store.
 pub(crate) async fn errors(shared: &ServerState) -> Result<(), Error> {
     let fresh = shared.eyes.seen().errors.take_fresh();
     if fresh.is_empty() {
@@ -66,12 +66,12 @@ pub(crate) async fn errors(shared: &ServerState) -> Result<(), Error> {
     noted
 }
 
-/// Takes over what was seen and named before, or elsewhere. A name applies from then on.
+/// Loads errors and names from earlier and from other instances. A name applies from then on.
 pub(crate) async fn recall(shared: &Arc<ServerState>) -> Result<(), Error> {
     let stored = shared.desk.store.unnamed(unnamed::MAX_ERRORS).await?;
     let rules = shared.eyes.seen().errors.take_over(&stored);
     if shared.eyes.rename(rules) {
-        // Where a secret cannot be read any more, the rules wait for the next configuration.
+        // If a secret is unreadable now, the rules apply with the next configuration.
         if let Ok(live) = reload::renamed(shared).await {
             shared.live.store(Arc::new(live));
         }

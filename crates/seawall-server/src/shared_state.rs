@@ -1,11 +1,11 @@
-//! The connection to shared state: kept up, and its loss told.
+//! The connection to shared state in Redis; its loss raises an event.
 
 use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity};
 use anyhow::Context as _;
 use seawall_engine::shared::{News, RedisStore};
 
-/// Keeps the connection to shared state up, on a thread and a runtime of its own.
+/// Maintains the connection to shared state, on a thread and a runtime of its own.
 pub(crate) fn look_after(store: &RedisStore, shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let terminal = &shared.host;
@@ -26,7 +26,7 @@ pub(crate) fn look_after(store: &RedisStore, shared: &ServerState) -> anyhow::Re
     Ok(())
 }
 
-/// Ends what was told when it was lost, in this process or in an earlier one.
+/// Ends the alarm about the loss, raised by this process or an earlier one.
 pub(crate) fn back() -> OperatorEvent {
     OperatorEvent::new("shared-state-lost", Severity::Info, "shared state is back")
 }

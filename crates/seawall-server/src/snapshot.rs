@@ -1,6 +1,5 @@
-//! Breakers and keys outlive the process: what is known of them is in the store within a second of a change, and is read
-//! before anybody is served. Where Redis holds them, it is asked instead, and again
-//! for as long as a key rests.
+//! Persistence of the state of breakers and keys. It is written to the store within a second of a change and read before requests are
+//! served. If Redis has the state, it is read from there instead, repeatedly while a key rests.
 
 use crate::ServerState;
 
@@ -12,7 +11,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(1);
 const NAME: &str = "upstreams";
 
-/// For as long as the process serves.
+/// Runs while the process serves.
 pub(crate) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -31,14 +30,14 @@ pub(crate) async fn run(shared: &ServerState) {
         if written.as_ref() == Some(&known) {
             continue;
         }
-        // Failures show in the store's health; the next round tries again.
+        // Failures show in the store's health, and the write is repeated in the next round.
         if write(shared, &known).await.is_ok() {
             written = Some(known);
         }
     }
 }
 
-/// When everything else has ended.
+/// Saves the state after all other work has ended.
 pub(crate) async fn last(shared: &ServerState) -> Result<(), Error> {
     write(shared, &Memory::of(&shared.live.load(), shared.clock.now())).await
 }
@@ -51,13 +50,13 @@ async fn write(shared: &ServerState, known: &Memory) -> Result<(), Error> {
     shared.desk.store.put_snapshot(NAME.to_owned(), text.into(), shared.desk.now()).await
 }
 
-/// Before anybody is served.
+/// Restores the state before requests are served.
 pub(crate) async fn recall(shared: &ServerState) -> Result<(), Error> {
     let live = shared.live.load();
     if live.shared.is_none()
         && let Some((_, text)) = shared.desk.store.snapshot(NAME.to_owned()).await?
     {
-        // One that another version wrote, and that cannot be read, says nothing.
+        // Data that another version wrote and that cannot be parsed is ignored.
         let known: Memory = serde_json::from_slice(&text).unwrap_or_default();
         known.recall(&live, shared.clock.now());
     }

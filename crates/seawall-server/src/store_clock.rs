@@ -1,19 +1,19 @@
-//! The time that jobs live by.
+//! The clock that jobs go by.
 
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::clock::Clock;
 use seawall_store::Store;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The database has no clock, or has not told it yet.
+/// The database has no clock, or its time is not known yet.
 const UNKNOWN: i64 = i64::MIN;
 
-/// The database's clock where it has one, so that instances whose clocks differ agree; otherwise this machine's.
+/// The database's clock if it has one, so that instances with different clocks agree; otherwise this machine's.
 #[derive(Debug)]
 pub(crate) struct StoreClock {
     clock: Clock,
-    /// When this process began, by the database's clock. From there it is carried on by ours that nobody can set: a step of the machine's
-    /// clock does not change it.
+    /// The start of this process by the database's clock. The monotonic clock counts on from there, so a step of the machine's clock does
+    /// not change it.
     began_ms: AtomicI64,
 }
 
@@ -30,18 +30,18 @@ impl StoreClock {
         }
     }
 
-    /// How far the jobs' time is from the one that nobody can set, in milliseconds, and that time.
+    /// Returns the offset of the jobs' clock from the monotonic clock, in milliseconds, and the jobs' time.
     pub(crate) fn offset(&self) -> (i64, Wall) {
         let (now, lived) = (self.now(), self.clock.now().mono.0 / 1_000_000);
         (now.0.saturating_sub(i64::try_from(lived).unwrap_or(i64::MAX)), now)
     }
 
-    /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
+    /// Measures the offset to the database's clock. A failed measurement changes nothing.
     pub(crate) async fn follow(&self, store: &Store) {
         let asked = self.clock.now();
         if let Ok(Some(theirs)) = store.time().await {
             let took = self.clock.now().mono.since(asked.mono);
-            // It was read somewhere on the way there and back: in the middle, for all we know.
+            // The database read its clock at an unknown moment of the round trip; the middle is the best estimate.
             let lived = i64::try_from((asked.mono.0 + took.0 / 2) / 1_000_000).unwrap_or(i64::MAX);
             self.began_ms.store(theirs.0.saturating_sub(lived), Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Threads: started with a name, waited for within a time.
+//! Named threads, and joins with a time limit.
 
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
@@ -13,16 +13,16 @@ pub(crate) fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Se
     thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")
 }
 
-/// Runs what blocks on a thread of its own, so that a disk that does not answer holds up nobody else, nor the end of the process.
+/// Runs a blocking function on a thread of its own, so that a disk that hangs delays neither other work nor the end of the process.
 pub(crate) async fn aside<T: Send + 'static>(name: &str, work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
     let (sender, done) = tokio::sync::oneshot::channel();
-    // The receiver is gone if the time was up.
+    // The receiver is gone if the time limit has passed.
     drop(spawn(name, move || drop(sender.send(work())))?);
     done.await.with_context(|| format!("the thread `{name}` panicked"))?
 }
 
-/// Waits for threads that were told to stop. One that does not stop in time is left behind: the process ends with it, and the
-/// error names it.
+/// Joins threads that have been told to stop. A thread that does not stop in time is abandoned: the process exits without it, and the error
+/// names it.
 pub(crate) fn join_within(workers: Vec<ServingThread>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
     let give_up = clock.now().mono + patience;
     while workers.iter().any(|worker| !worker.is_finished()) && clock.now().mono < give_up {

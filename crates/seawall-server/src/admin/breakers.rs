@@ -1,4 +1,4 @@
-//! Breakers, and the operator's hand on them.
+//! Breakers over the admin API, and their manual override.
 
 use super::guard::Operator;
 use super::paths::paths;
@@ -164,7 +164,7 @@ async fn force(shared: &ServerState, who: &Operator, upstream: &str, endpoint: O
         }
     }
     match forced {
-        // Those of endpoints whose breaker stays as it is come, are refused, and wait again.
+        // This wakes all jobs of the upstream. Jobs of endpoints whose breaker is still open are refused and wait again.
         Forced::Closed | Forced::Auto => shared.desk.hasten(upstream, Reason::CircuitOpen),
         Forced::Open => {}
     }

@@ -66,7 +66,7 @@ async fn rollups(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQue
     either(rolled_up(&shared, query.as_deref()).await)
 }
 
-/// Without a beginning, the last day.
+/// Default time span: the last day.
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 async fn rolled_up(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {

@@ -1,4 +1,4 @@
-//! The configuration in force, and a new one on trial or in its place.
+//! The configuration in force, and reloads of it, real or as a dry run.
 
 use super::guard::Operator;
 use super::paths::paths;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Lines of a difference.
+/// Maximum lines of a difference.
 const MAX_CHANGES: usize = 200;
 
 paths!(show, reload);
@@ -118,18 +118,18 @@ async fn reloaded(shared: &Arc<ServerState>, who: &Operator, query: Option<&str>
     }
 }
 
-/// A problem document with everything that is wrong with the file.
+/// Builds a problem document with all problems of the file.
 fn refusal(error: &anyhow::Error) -> Response {
     let whole = || vec![ConfigProblem { message: error.to_string(), ..ConfigProblem::default() }];
     let problems = error.downcast_ref::<Invalid>().map_or_else(whole, figures::problems);
     Refusal::plain(422, "config_rejected", &reload::summary(error)).with(problems).respond_as(Body::from)
 }
 
-/// A value of a configuration as it is compared and, where people can read it, shown.
+/// A configuration value in a form that can be compared and, if readable, shown.
 #[derive(PartialEq, Eq)]
 enum ComparedValue {
     Plain(String),
-    /// Many values in one, of which only a change is told.
+    /// A compound value, of which only the fact of a change is reported.
     Whole(String),
 }
 
@@ -144,7 +144,7 @@ impl ComparedValue {
     }
 }
 
-/// What the file says beside policies, as far as a reload changes it.
+/// Returns the values besides policies that a reload changes.
 fn beside_policies(config: &Config) -> Vec<(String, ComparedValue)> {
     let server = &config.server;
     let server = [
@@ -182,7 +182,7 @@ fn beside_policies(config: &Config) -> Vec<(String, ComparedValue)> {
     named
 }
 
-/// Everything that is different now, as `upstream/endpoint key: before → after`.
+/// Lists all changes, as `upstream/endpoint key: before → after`.
 fn changes(before: &Config, after: &Config) -> Vec<String> {
     let values = |config: &Config| -> BTreeMap<String, ComparedValue> {
         let endpoints = config.endpoints().flat_map(|(upstream, endpoint)| {

@@ -1,4 +1,4 @@
-//! Errors that no rule names, and the operator's name for one: it applies at once, and the text to keep it is shown.
+//! Errors that no rule names. An operator may name one: the name applies at once, and the response shows the rule for the file.
 
 use super::guard::Operator;
 use super::paths::paths;
@@ -76,7 +76,7 @@ async fn named(shared: &Arc<ServerState>, who: &Operator, fingerprint: &str, bod
     let Some(rule) = error.condition.rule(upstream, print, class) else {
         return Err(Box::new(Refusal::plain(422, "bad_request", "no rule can be made of this error; write one by hand")));
     };
-    // Kept first: a name that holds must hold after a restart too.
+    // Stored first: a name that applies must also apply after a restart.
     saved_observations::errors(shared).await.map_err(|error| of_store(&error))?;
     let kept = shared.desk.store.name_error(print.to_string(), Some(class.as_str().to_owned())).await;
     if !kept.map_err(|error| of_store(&error))? {

@@ -1,4 +1,4 @@
-//! Events as they happen (SSE), the last ones, and what operators did.
+//! Events as they happen (SSE), recent events, and the audit log.
 
 use super::paths::paths;
 use crate::ServerState;
@@ -45,7 +45,7 @@ async fn stream(State(shared): State<Arc<ServerState>>, headers: HeaderMap) -> R
         let wait = Some(Nanos::from_secs(10));
         return refused(&Refusal::plain(503, "overloaded", "too many listen already").retry_after(wait));
     };
-    // Something at once, so that whoever connects knows that it worked.
+    // Sends data at once, so that the client sees that the connection works.
     let first = Bytes::from([b"retry: 2000\n\n", &listener.missed[..]].concat());
     let packets = futures_util::stream::unfold((Some(first), listener), async |(mut first, mut listener)| {
         let packet = match first.take() {
@@ -60,7 +60,7 @@ async fn stream(State(shared): State<Arc<ServerState>>, headers: HeaderMap) -> R
     response
 }
 
-/// The next packet. Whoever reads too slowly is told; what was missed can be asked for.
+/// Returns the next packet. A slow reader gets a comment; it can request the missed events.
 async fn next(listener: &mut Listener) -> Option<Bytes> {
     match listener.packets.recv().await {
         Ok(packet) => Some(packet),
@@ -85,7 +85,7 @@ async fn audit(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery
     either(audited(&shared, query.as_deref()).await)
 }
 
-/// Newest first; without a limit as many as a page may have.
+/// Lists audit entries, newest first; without a limit, a full page.
 async fn audited(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = QueryParameters::parse(query, &["cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;

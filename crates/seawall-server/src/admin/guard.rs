@@ -1,5 +1,5 @@
-//! Who may use the admin port, and what every answer of it carries. With a token, only who has it; without one the port
-//! is on loopback, and a web page that found a name for 127.0.0.1 must not use it from the operator's browser.
+//! Access control of the admin port, and headers of all its responses. With a token, each request needs it. Without one the port is on
+//! loopback, and requests from foreign web pages in the operator's browser (DNS rebinding) are refused.
 
 use crate::ServerState;
 use crate::query::refused;
@@ -19,10 +19,10 @@ use seawall_engine::secret::Secret;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A body for whom none is expected.
+/// Maximum body of a request that expects none.
 const MAX_UNASKED: u64 = 64 * 1024;
 
-/// Nothing but our own pages may use what we serve, and they may use nothing else.
+/// Only our own pages may use our resources, and they may load no others.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         HeaderName::from_static("content-security-policy"),
@@ -34,7 +34,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Wrong tokens by address: whoever guesses is made to wait, right or wrong.
+/// Wrong tokens by address: an address with too many must wait, even with the right token.
 #[derive(Debug)]
 pub(crate) struct Failures {
     limit: Gcra,
@@ -69,7 +69,7 @@ impl Failures {
 
     fn count(&self, from: IpAddr, now: Mono) {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        // What it says is asked before the next try.
+        // The result is ignored here; `wait` checks the limit before the next try.
         let _: LimitAnswer = self.limit.take(cells.cell(&self.limit, key(from), now), now, 1);
     }
 }
@@ -81,7 +81,7 @@ fn key(from: IpAddr) -> u128 {
     }
 }
 
-/// What the audit log calls whoever is asking.
+/// The operator's name in the audit log.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator(pub String);
 
@@ -107,7 +107,7 @@ pub(crate) async fn guard(
 fn admit(shared: &ServerState, failures: &Failures, peer: SocketAddr, request: &Request) -> Result<String, Box<Refusal>> {
     let peer = canonical(peer);
     let path = request.uri().path();
-    // Health is for everybody: whoever asks for it has no token and many names for us.
+    // Health checks need no token and may use any host name.
     if matches!(path, "/healthz" | "/readyz") {
         return Ok("anybody".to_owned());
     }
@@ -122,7 +122,7 @@ fn admit(shared: &ServerState, failures: &Failures, peer: SocketAddr, request: &
             return refuse(403, "host_refused", "without a token the admin port answers only to loopback names");
         }
         None => "loopback".to_owned(),
-        // The dashboard's own files hold nothing; it asks its user for the token.
+        // The dashboard's files contain no data; the dashboard asks its user for the token.
         Some(_) if path == "/" || path.starts_with("/assets/") => "anybody".to_owned(),
         Some(token) => {
             let now = shared.clock.now().mono;
@@ -163,7 +163,7 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
     place::is_loopback(&if port_given { format!("{host}:0") } else { host.to_owned() })
 }
 
-/// Browsers say which page makes them ask. Programs do not say, and are no browsers.
+/// Browsers name the page that sends a request. Other programs send no `Origin`.
 fn is_own_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let host = headers.get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -172,7 +172,7 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
     named.is_some_and(|named| named.eq_ignore_ascii_case(host))
 }
 
-/// What the router refuses by itself is said in our words.
+/// Converts the router's own errors to our format.
 fn spoken(response: Response) -> Response {
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if !response.status().is_client_error() || kind.starts_with(b"application/") {

@@ -1,4 +1,4 @@
-//! Whether there is a process, and whether it takes calls: for balancers and supervisors, who have no token.
+//! Liveness and readiness, for load balancers and supervisors, which have no token.
 
 use super::paths::paths;
 use crate::ServerState;

@@ -1,4 +1,4 @@
-//! Keys by id and last four characters, and the operator's hand on them.
+//! Keys by id and last four characters, and their manual state.
 
 use super::guard::Operator;
 use super::paths::paths;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// How long a key rests that somebody sent to rest without saying for how long.
+/// Default time for which an operator rests a key.
 const REST: Nanos = Nanos::from_secs(3600);
 
 paths!(list, put);

@@ -1,4 +1,4 @@
-//! Dead letters over the admin API: list, look at, discard, and the issues they are grouped into.
+//! Dead letters over the admin API: list, show, discard, and the issues that group them.
 
 use super::Operator;
 use super::paths::paths;
@@ -42,10 +42,10 @@ async fn list(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery)
     either(listed(&shared, query.as_deref()).await)
 }
 
-/// What can be asked of an export.
+/// Query parameters of an export.
 pub(crate) const EXPORTED: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q"];
 
-/// What can be asked of the list.
+/// Query parameters of the list.
 const PARAMETERS: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q", "cursor", "limit"];
 
 async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {

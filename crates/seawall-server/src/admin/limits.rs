@@ -1,4 +1,4 @@
-//! Limits and pools, and who is close to them: `GET /v1/limits`.
+//! Limits and bulkheads with their most used keys: `GET /v1/limits`.
 
 use super::paths::paths;
 use crate::ServerState;
@@ -22,9 +22,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Entries of `top`.
+/// Maximum entries of `top`.
 const TOP: usize = 10;
-/// Keys of a limit that are looked at for them.
+/// Maximum keys of a limit that are read for `top`.
 const MAX_LOOKED_AT: usize = 1000;
 
 paths!(list);
@@ -91,7 +91,7 @@ async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     document(200, &LimitsView { limits, pools })
 }
 
-/// A limit of one upstream, or of all where none is named.
+/// Builds the view of a limit of one upstream, or of all upstreams if `of` is empty.
 fn limit(live: &Live, of: &str, layer: &LimitLayer, now: Mono) -> LimitView {
     let spec = layer.spec();
     let (rejected, shadow_rejected) = layer.refusals();
@@ -118,8 +118,8 @@ fn limit(live: &Live, of: &str, layer: &LimitLayer, now: Mono) -> LimitView {
     }
 }
 
-/// Cells are found by hash, so only keys that can be named are shown: those made of callers, credentials, upstreams and endpoints.
-/// How much of each is used, where it was used at all.
+/// Returns the usage of each key that can be named. Cells are found by hash, so keys are enumerated from callers, credentials, upstreams
+/// and endpoints.
 fn known_keys<'a>(
     live: &'a Live,
     layer: &'a LimitLayer,
@@ -139,7 +139,7 @@ fn known_keys<'a>(
     };
     let configured = live.config.callers.iter().filter(move |_| by_caller);
     let callers = configured.map(|caller| (caller.name.as_str(), caller.user.as_str(), caller.tenant.as_str()));
-    // Who submits jobs through this port is a caller, too.
+    // The operator who submits jobs through this port is a caller, too.
     let all = callers.chain([("anonymous", "", ""), ("operator", "", "")]);
     Box::new(all.flat_map(move |(caller, user, tenant)| {
         credentials.clone().into_iter().map(move |credential| {

@@ -1,5 +1,5 @@
-//! The admin port's connections: how many there may be, and how long they may be silent. Their descriptors are apart from the
-//! gateway's, so that nobody who connects here takes one from a caller.
+//! The connections of the admin port, with limits on their number and idle time. They have file descriptors of their own, so that they
+//! never take one from a caller.
 
 use axum::Router;
 use axum::body::Body;
@@ -50,6 +50,6 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router) {
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await;
-    // Errors of a connection are the peer's.
+    // Errors of a connection are the peer's fault.
     drop(served);
 }

@@ -1,4 +1,4 @@
-//! `GET /metrics`: counters that the log's writer keeps, and what is true at this moment.
+//! `GET /metrics`: counters kept by the log writer, and gauges read from the current state.
 
 use super::paths::paths;
 use super::pauses;
@@ -45,7 +45,7 @@ fn pause_gauges(out: &mut String, live: &Live, now: Now) {
     }
 }
 
-/// What is true at this moment, read from the state itself.
+/// Writes gauges from the current state.
 fn gauges(out: &mut String, live: &Live, now: Now) {
     family(out, "seawall_in_flight", "gauge", "Calls in flight");
     for upstream in &live.upstreams {
@@ -119,7 +119,7 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
     }
 }
 
-/// What limits refused, or would have.
+/// Writes how many calls each limit refused or would have refused.
 fn refusals(out: &mut String, live: &Live) {
     family(out, "seawall_limit_refusals_total", "counter", "Calls that a limit refused (enforce) or would have refused (shadow)");
     let mut refusals: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
@@ -137,7 +137,7 @@ fn refusals(out: &mut String, live: &Live) {
     }
 }
 
-/// Jobs and dead letters, as the store counted them last.
+/// Writes jobs and dead letters, as of the last count in the store.
 fn kept(out: &mut String, shared: &ServerState) {
     let counts = &shared.desk.counts;
     family(out, "seawall_jobs", "gauge", "Jobs by state");

@@ -1,4 +1,4 @@
-//! The admin port: everything an operator can see and do, as JSON. Who may is the guard's business.
+//! The admin port: all views and actions for operators, as JSON. The guard controls access.
 
 mod breakers;
 mod calls;
@@ -37,12 +37,12 @@ pub(crate) fn router(shared: Arc<ServerState>) -> Router {
         .router
         .fallback(async || refused(&Refusal::plain(404, "not_found", "there is nothing at this path of the admin port")))
         .layer(middleware::from_fn_with_state((Arc::clone(&shared), failures), guard::guard))
-        // The page must load before it can ask for a token.
+        // Without a token: the page must load before it can ask for one.
         .merge(super::dashboard::router())
         .with_state(shared)
 }
 
-/// Every path of the API.
+/// Returns all paths of the API.
 fn paths() -> Paths {
     health::paths()
         .merge(metrics::paths())

@@ -1,5 +1,5 @@
-//! The description of this API (OpenAPI 3.1): made of what routes say of themselves and of the types that are written and
-//! read. What holds for all of them is added here once: who may ask, how refusals look, and that answers are said whole.
+//! The OpenAPI 3.1 description of this API, built from routes and types. Common parts are added here once: authentication, the form of
+//! errors, and the completeness of responses.
 
 use super::paths::paths;
 use crate::query::written;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use utoipa::OpenApi;
 
-/// Made when it is first asked for: most processes never are.
+/// Built on first use: most processes never need it.
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
 
 #[derive(OpenApi)]
@@ -48,7 +48,7 @@ fn document() -> Value {
     let schemas = &mut whole["components"]["schemas"];
     exclude_each_other(schemas);
     for (name, schema) in members(schemas) {
-        // A generic type repeats what it is made of instead of naming it.
+        // utoipa inlines the items of a generic type; this restores the reference.
         if let Some(of) = name.strip_prefix("List_") {
             schema["properties"]["items"]["items"] = json!({ "$ref": format!("#/components/schemas/{of}") });
         }
@@ -72,7 +72,7 @@ fn operations(paths: &mut Value) -> impl Iterator<Item = &mut Value> {
     members(paths).flat_map(|(_, path)| members(path).map(|(_, operation)| operation))
 }
 
-/// The schemas that something refers to.
+/// Collects the names of all referenced schemas.
 fn names(part: &Value, found: &mut BTreeSet<String>) {
     match part {
         Value::Object(members) => {
@@ -84,7 +84,7 @@ fn names(part: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Any path may be refused by the guard, the router or the store, and every refusal looks the same.
+/// Adds error responses to all paths: the guard, the router or the store may refuse any request, in one common format.
 fn refusals(responses: &mut Value) {
     for class in ["4XX", "5XX"] {
         if responses.get(class).is_none() {
@@ -102,7 +102,7 @@ fn refusals(responses: &mut Value) {
     }
 }
 
-/// What a type cannot say: of these members a request has one.
+/// Adds a constraint that types cannot express: a request has exactly one of these members.
 fn exclude_each_other(schemas: &mut Value) {
     schemas["NewJob"]["oneOf"] = json!([
         { "required": ["upstream"], "properties": { "upstream": { "type": "string" }, "url": { "type": "null" } } },
@@ -114,7 +114,8 @@ fn exclude_each_other(schemas: &mut Value) {
     ]);
 }
 
-/// An answer has exactly these members. Those without a value are null and not left out; what may be left out is never null.
+/// Marks response schemas as complete: all members are present. A member without a value is null, unless it may be omitted; then it is
+/// never null.
 fn said_whole(schema: &mut Value) {
     merged(schema);
     let Value::Object(own) = schema else { return };
@@ -137,7 +138,7 @@ fn is_nullable(schema: &Value) -> bool {
     ["type", "oneOf", "anyOf"].iter().any(|key| schema[key].as_array().is_some_and(|kinds| kinds.iter().any(is_null)))
 }
 
-/// Members that are written among another's are said among them.
+/// Merges the members of flattened types into their parent.
 fn merged(schema: &mut Value) {
     let Some(parts) = schema.get("allOf").and_then(Value::as_array) else { return };
     let (mut properties, mut required) = (Map::new(), Vec::new());

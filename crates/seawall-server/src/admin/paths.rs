@@ -1,5 +1,4 @@
-//! One list of paths for two purposes: how each is served and, should somebody ask, what it says of itself. To describe all of
-//! them takes megabytes for a moment, which a process that nobody asks does not have.
+//! One list of paths for routing and for the API description. The description is built on request only, because it takes megabytes.
 
 use crate::ServerState;
 use axum::Router;
@@ -19,7 +18,7 @@ impl Paths {
         Self { router: Router::new(), descriptions: vec![description] }
     }
 
-    /// Serves a path where its own description says that it is.
+    /// Adds the route of a handler, with method and path from its description.
     pub(crate) fn on<P: utoipa::Path, H: Handler<T, Arc<ServerState>>, T: 'static>(mut self, handler: H) -> Self {
         let methods = P::methods().iter().map(filter).reduce(MethodFilter::or);
         if let Some(methods) = methods {
@@ -52,7 +51,7 @@ const fn filter(method: &HttpMethod) -> MethodFilter {
     }
 }
 
-/// The paths of a module, by their handlers.
+/// Lists the paths of a module by their handlers.
 macro_rules! paths {
     ($($handler:ident),+ $(,)?) => {
         #[derive(utoipa::OpenApi)]

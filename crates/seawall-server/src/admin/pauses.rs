@@ -1,4 +1,4 @@
-//! Pauses that providers asked for, and how an operator ends one.
+//! Pauses that providers asked for; an operator may end them.
 
 use super::guard::Operator;
 use super::paths::paths;
@@ -59,12 +59,12 @@ fn all(live: &Live, now: Now) -> Vec<PauseView> {
     live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect()
 }
 
-/// Of an endpoint's own pause and that of its upstream the one that ends last: since when it lasts, and until when.
+/// Returns start and end of the pause that ends last, of the endpoint's own and the upstream's.
 pub(crate) fn longest(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<(Mono, Mono)> {
     [upstream.state.paused(now), endpoint.state.paused(now)].into_iter().flatten().max_by_key(|(_, until)| *until)
 }
 
-/// The time of day of a moment before or after now.
+/// Converts a monotonic time to the time of day.
 pub(crate) fn time(at: Mono, now: Now) -> Time {
     if at <= now.mono {
         Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(at).as_millis()).unwrap_or(0))))
@@ -119,7 +119,7 @@ async fn lift_endpoint(
     either(lift(&shared, &who, &upstream, Some(&endpoint), body).await)
 }
 
-/// Answers with the pauses of the upstream that last even so: one of the whole upstream is not ended for one endpoint.
+/// Ends pauses and responds with the remaining ones: a pause of the whole upstream is not ended for one endpoint.
 async fn lift(shared: &ServerState, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
     let PauseWish { .. } = object(body).await?;
     let live = shared.live.load_full();

@@ -1,4 +1,4 @@
-//! Schedules over the admin API: how each subject does, and subjects that come and go.
+//! Schedules over the admin API: the state of each subject; subjects are added and removed.
 
 use super::Operator;
 use super::paths::paths;
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Longer names are mistakes.
+/// Maximum length of a subject's name.
 const MAX_NAME: usize = 200;
 
 paths!(list, show, add, remove);
@@ -126,7 +126,7 @@ fn configured<'a>(schedules: &'a [Schedule], name: &str) -> Result<&'a Schedule,
     schedules.iter().find(|schedule| schedule.name == name).ok_or_else(|| not_found("there is no such schedule"))
 }
 
-/// A schedule and a page of its subjects.
+/// Builds the view of a schedule with a page of its subjects.
 async fn view(shared: &ServerState, schedule: &Schedule, after: Option<&str>, limit: usize) -> Result<ShownSchedule, Box<Refusal>> {
     let store = &shared.desk.store;
     let after = after.map(|subject| (schedule.name.clone(), subject.to_owned()));
@@ -145,7 +145,7 @@ async fn view(shared: &ServerState, schedule: &Schedule, after: Option<&str>, li
     })
 }
 
-/// Subjects that have a job under way, as far as the newest page of running jobs shows them.
+/// Returns the subjects with a running job, as far as the newest page of running jobs shows them.
 async fn busy(shared: &ServerState, schedule: &Schedule) -> Result<BTreeSet<String>, Box<Refusal>> {
     let filter = JobFilter { state: Some(JobState::Running), upstream: Some(schedule.upstream.clone()), correlation_id: None };
     let running = shared.desk.store.jobs(filter, PageWindow { after: None, limit: MAX_ENTRIES }).await.map_err(|error| of_store(&error))?;
@@ -195,7 +195,7 @@ async fn add(
     either(added(&shared, &who, &name, &subject).await)
 }
 
-/// Adds a subject, or lets a stopped one go on.
+/// Adds a subject, or restarts a stopped one.
 async fn added(shared: &ServerState, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let schedule = configured(&live.config.schedules, name)?;

@@ -1,4 +1,4 @@
-//! How it goes: `GET /v1/status` and its chart.
+//! `GET /v1/status` and its chart.
 
 use super::paths::paths;
 use crate::ServerState;
@@ -222,7 +222,7 @@ fn charted(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Re
         query.read("minutes", "a number from 1 to 60", |text| text.parse::<i64>().ok().filter(|n| (1..=60).contains(n)))?.unwrap_or(15);
     let to = shared.clock.now().wall.0.div_euclid(1000);
     let from = to - minutes * 60;
-    // A chart has a few hundred points, whatever its length.
+    // A chart has a few hundred points, whatever its time span.
     let step = match minutes {
         ..=15 => 1,
         16..=30 => 2,

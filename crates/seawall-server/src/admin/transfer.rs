@@ -1,5 +1,4 @@
-//! Dead letters that leave and come: exported line by line with everything they have, and imported again, here or
-//! elsewhere. A letter that is there already stays as it is.
+//! Export and import of dead letters, one complete letter per line. A letter that already exists stays unchanged.
 
 use super::Operator;
 use super::jobs::{self, RefusedLine};
@@ -41,11 +40,11 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-/// Letters that are read together. No transaction is open between two pages.
+/// Letters per page. No transaction is open between two pages.
 const PAGE: usize = 100;
-/// Letters that one import may have.
+/// Maximum letters of one import.
 const MAX_LINES: u64 = 1_000_000;
-/// Letters that are written side by side.
+/// Letters that are written concurrently.
 const TOGETHER: usize = 64;
 
 paths!(export, import);
@@ -76,7 +75,7 @@ fn exported(shared: Arc<ServerState>, query: Option<&str>) -> Result<Response, B
     let (sender, lines) = mpsc::channel(16);
     tokio::spawn(async move {
         if let Err(error) = write(&shared, filter, &sender).await {
-            // The head is gone: the last line says that it is not the end.
+            // The status has been sent already, so the last line reports the error.
             let last = RefusedLine::of(&of_store(&error));
             drop(sender.send(line_stream::written(&last)).await);
         }
@@ -89,7 +88,7 @@ async fn write(shared: &ServerState, filter: LetterQuery, to: &mpsc::Sender<Byte
     loop {
         let page = store.letters(filter.clone(), PageWindow { after, limit: PAGE }).await?;
         for listed in &page.entries {
-            // Lists come without bodies; one that is gone meanwhile is not exported.
+            // Lists come without bodies; a letter that was deleted meanwhile is skipped.
             let Some(letter) = store.letter(listed.letter.id).await? else { continue };
             if to.send(line_stream::written(&view::letter(&letter))).await.is_err() {
                 return Ok(());
@@ -209,7 +208,7 @@ struct Original {
     body_cut: bool,
 }
 
-/// Headers that can be sent again. Secrets are not in an export, and those of a connection are no part of a request.
+/// Returns the headers that can be sent again. Exports contain no secrets, and connection headers do not belong to the request.
 fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
     let mut kept = Vec::with_capacity(written.len());
     for (name, value) in written {
@@ -226,7 +225,7 @@ fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, S
 fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
     let written: ExportedLetter = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
     if written.queue == ad_hoc::NAME {
-        // A URL that somebody hands in, like any other.
+        // An ad-hoc URL is checked as it is on submission.
         submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
     } else if written.original.path != ASTERISK {
         submit::checked_path(written.original.path.clone())?;
@@ -234,7 +233,7 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
     submit::checked_method(&written.original.method)?;
     let mut headers = headers(written.original.headers)?;
     let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
-    // What an export does not show, an import does not have.
+    // A redacted export cannot be replayed.
     let is_whole = !discretion::secrets(&written.original.path).any(|secret| secret == REDACTED);
     let word = |name: &str, text: &str| format!("`{name}` is not `{text}`");
     let (dead_at, expires_at) =
@@ -259,7 +258,7 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
         idempotency_key: written.idempotency_key,
         enqueued_at: submit::time("enqueued_at", &written.enqueued_at)?,
         dead_at,
-        // What has run out of time elsewhere gets as much again here, or it would be gone before anybody looked.
+        // A letter that has expired elsewhere gets its full time again; otherwise it would be deleted at once.
         expires_at: if expires_at > now { expires_at } else { now + expires_at.since(dead_at) },
         severity: Severity::from_word(&written.severity).ok_or_else(|| word("severity", &written.severity))?,
         replayable: written.replayable && is_whole,

@@ -1,4 +1,4 @@
-//! Every upstream as it is now: `GET /v1/upstreams`.
+//! The current state of all upstreams: `GET /v1/upstreams`.
 
 use super::paths::paths;
 use super::{breakers, keys, pauses};

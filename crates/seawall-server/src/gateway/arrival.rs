@@ -1,4 +1,4 @@
-//! How a request reached the gateway, and its response's links as its caller gets them.
+//! The entrance of a request to the gateway, and links of its response rewritten for the caller.
 
 use super::Gateway;
 use super::caller_context::CallerContext;
@@ -13,7 +13,7 @@ use seawall_http::h1::RawRequestHeaders;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Host and port that a request names: those of its URL before those of its `Host` header (RFC 9112 §3.2.2). Empty where it names none.
+/// Returns host and port of a request: from its URL, or else from its `Host` header (RFC 9112 §3.2.2). Empty if it has none.
 pub(crate) fn authority<'a>(head: &'a request::Parts, unread: Option<&'a RawRequestHeaders>) -> &'a str {
     let field = || match unread {
         Some(unread) => std::str::from_utf8(unread.host()).ok(),
@@ -22,21 +22,21 @@ pub(crate) fn authority<'a>(head: &'a request::Parts, unread: Option<&'a RawRequ
     head.uri.authority().map(|authority| hostport(authority.as_str())).or_else(field).unwrap_or("")
 }
 
-/// An authority without the user that it may name.
+/// Removes the user part of an authority.
 fn hostport(authority: &str) -> &str {
     authority.rsplit('@').next().unwrap_or(authority)
 }
 
-/// Where a caller came in.
+/// The entrance by which a caller connected.
 #[derive(Clone, Debug)]
 pub(crate) struct Entrance {
     pub peer: SocketAddr,
-    /// The address of an upstream's own port.
+    /// The address, if it is an upstream's own port.
     pub port: Option<Arc<str>>,
 }
 
 impl Entrance {
-    /// The upstream that a request goes to, and how many bytes of its path name it.
+    /// Returns the upstream of a request, and how many bytes of its path name it.
     pub(crate) fn route<'a>(
         &self,
         live: &'a Live,
@@ -49,7 +49,7 @@ impl Entrance {
         }
     }
 
-    /// The refusal of a request that goes to no upstream.
+    /// Returns the refusal of a request that matches no upstream.
     pub(crate) fn nowhere(&self) -> Refusal {
         match self.port {
             Some(_) => Refusal::code(404, Code::NoUpstream, "no upstream has this port any more").closing(),
@@ -57,7 +57,7 @@ impl Entrance {
         }
     }
 
-    /// The URL of a request, `prefix` bytes of whose path name its upstream.
+    /// Returns the URL of a request; the first `prefix` bytes of its path name the upstream.
     pub(crate) fn gateway_url(&self, head: &request::Parts, unread: Option<&RawRequestHeaders>, live: &Live, prefix: usize) -> GatewayUrl {
         let copied = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         let field =
@@ -75,18 +75,18 @@ impl Entrance {
     }
 }
 
-/// Path and query behind the `prefix` bytes that name the upstream.
+/// Returns path and query behind the `prefix` bytes that name the upstream.
 pub(crate) fn below(head: &request::Parts, prefix: usize) -> &str {
     head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/")
 }
 
-/// The endpoint of a target below its upstream. A query may follow the upstream's name at once.
+/// Returns the endpoint of a target below its upstream. A query may follow the upstream's name directly.
 pub(crate) fn endpoint<'a>(upstream: &'a LiveUpstream, method: &Method, below: &str) -> &'a Arc<LiveEndpoint> {
     upstream.endpoint(method.as_str(), if below.starts_with('/') { below } else { "/" })
 }
 
 impl Gateway {
-    /// The endpoint that a refused request names, whose callers read its provider's error format.
+    /// Returns the endpoint that a refused request names; it determines the error format.
     pub(crate) fn named_endpoint(
         &self,
         head: &request::Parts,
@@ -99,13 +99,13 @@ impl Gateway {
         (!is_own).then(|| Arc::clone(endpoint(upstream, &head.method, below(head, prefix))))
     }
 
-    /// The endpoint of whatever comes by an upstream's own port and cannot be read.
+    /// Returns the endpoint for unreadable input on an upstream's own port.
     pub(crate) fn port_endpoint(&self, port: Option<&Arc<str>>) -> Option<Arc<LiveEndpoint>> {
         self.shared.live.load().at_port(port?)?.endpoints.last().cloned()
     }
 
-    /// Points a response's links to the gateway where they point to its upstream. Stored responses hold them as they came, since
-    /// each caller has its own way here.
+    /// Rewrites links in a response from its upstream to the gateway. Stored responses keep the original links, because callers may use
+    /// different addresses of the gateway.
     pub(crate) fn keep_links_inside(
         &self,
         from: &CallerContext,

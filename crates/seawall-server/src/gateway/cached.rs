@@ -1,5 +1,4 @@
-//! The cache on a call's way: what is looked up before it, what is asked of the upstream because of that, and what is
-//! kept of the answer.
+//! The cache in a call: the lookup before it, conditional headers on the request, and the storage of the response.
 
 use crate::ServerState;
 use bytes::Bytes;
@@ -22,25 +21,25 @@ use std::time::Duration;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// How an answer came out of the cache, as `Cache-Status` says it (RFC 9211).
+/// The origin of a cached response in terms of `Cache-Status` (RFC 9211).
 pub(crate) const HIT: &str = "seawall; hit";
 pub(crate) const MEANWHILE: &str = "seawall; hit; detail=stale-while-revalidate";
 pub(crate) const ON_ERROR: &str = "seawall; hit; detail=stale-if-error";
 pub(crate) const CONFIRMED: &str = "seawall; fwd=stale; fwd-status=304";
 
-/// Whether the cache has anything to do with a request: parts of answers and preconditions are the upstream's business.
+/// Returns whether the cache applies to a request: ranges and preconditions are left to the upstream.
 pub(crate) fn concerns(method: &Method, headers: &HeaderMap) -> bool {
     const BEYOND: [HeaderName; 4] = [RANGE, IF_RANGE, IF_MATCH, IF_UNMODIFIED_SINCE];
     (method == Method::GET || method == Method::HEAD) && !headers.keys().any(|name| BEYOND.contains(name))
 }
 
-/// What one call knows of the cache.
+/// The cache state of one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     key: CacheKey,
     wanted: Directives,
     entry: Option<Arc<CachedResponse>>,
-    /// We asked whether the entry is still good, so a 304 is for us.
+    /// The request carries our own validator, so a 304 refers to our entry.
     validating: bool,
     if_none_match: Option<HeaderValue>,
     counts: Arc<CacheCounts>,
@@ -62,7 +61,7 @@ impl Lookup {
         Self { key, wanted: Directives::of(headers), entry, validating: false, if_none_match, counts }
     }
 
-    /// An answer that needs no upstream, and the right to fetch a new one where it is stale.
+    /// Returns a stored response if it may be served, with the right to refresh it if it is stale.
     pub(crate) fn answer(&self, now: Wall) -> Option<(Response<Relay>, Option<Revalidation>)> {
         let entry = self.entry.as_ref()?;
         if entry.is_fresh(&self.wanted, now) {
@@ -76,7 +75,7 @@ impl Lookup {
         })
     }
 
-    /// The stale answer, for a call that failed.
+    /// Returns the stale response for a failed call.
     pub(crate) fn on_error(&self, now: Wall) -> Option<Response<Relay>> {
         let entry = self.entry.as_ref()?;
         entry.serves_on_error(&self.wanted, now).then(|| {
@@ -85,12 +84,12 @@ impl Lookup {
         })
     }
 
-    /// The upstream was asked for an answer, and whatever it said is what there is.
+    /// Counts a miss.
     pub(crate) fn missed(&self) {
         CacheCounts::count(&self.counts.miss);
     }
 
-    /// The conditions that ask the upstream whether the entry is still good; none if the caller has conditions itself.
+    /// Returns headers that ask the upstream to validate the entry; empty if the caller sent conditions of its own.
     pub(crate) fn validate(&mut self, headers: &HeaderMap) -> HeaderMap {
         let mut conditions = HeaderMap::new();
         let own = headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE);
@@ -104,7 +103,7 @@ impl Lookup {
         conditions
     }
 
-    /// The entry, where the upstream says that it is still good.
+    /// Returns the entry after the upstream has confirmed it.
     pub(crate) fn confirmed(
         &self,
         cache: &ResponseCache,
@@ -121,7 +120,7 @@ impl Lookup {
         CacheCounts::count(&self.counts.revalidated);
         let asked = CacheRequest { headers: sent, caller: self.key.caller };
         let Some(new) = old.confirmed(asked, by, policy, now).map(Arc::new) else {
-            // It may be used for this once, and then no more.
+            // The entry may be used once more and is then invalid.
             cache.invalidate(self.key.upstream, &self.key.target);
             return Some(self.respond(old, CONFIRMED, now));
         };
@@ -129,7 +128,7 @@ impl Lookup {
         Some(self.respond(&new, CONFIRMED, now))
     }
 
-    /// Keeps the answer once the caller has got it whole. `ends` says that its end can be told from a broken connection.
+    /// Stores the response once the caller has received all of it. `ends` tells whether a truncation would be detected.
     pub(crate) fn keep(
         self,
         shared: &Arc<ServerState>,
@@ -164,20 +163,20 @@ impl Lookup {
         }
         let age = entry.age(now).0 / 1_000_000_000;
         response.headers_mut().insert(AGE, HeaderValue::from(age));
-        // Caches nearer to the upstream have spoken before us.
+        // Appended, since caches nearer to the upstream come first.
         response.headers_mut().append(CACHE_STATUS, HeaderValue::from_static(how));
         response
     }
 }
 
-/// Whether an If-None-Match names this tag, by RFC 9110's weak comparison.
+/// Returns whether an If-None-Match lists this tag, by RFC 9110's weak comparison.
 fn names(tags: &HeaderValue, tag: Option<&HeaderValue>) -> bool {
     let (Ok(tags), Some(Ok(tag))) = (tags.to_str(), tag.map(HeaderValue::to_str)) else { return false };
     let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
     tags.trim() == "*" || tags.split(',').any(|other| bare(other) == bare(tag))
 }
 
-/// Whether the answer's end is marked. Without a mark a broken connection looks like an end, so it is not kept.
+/// Returns whether the response has a marked end. Otherwise a broken connection looks like an end, so it is not stored.
 pub(crate) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool {
     version >= Version::HTTP_2
         || headers.contains_key(CONTENT_LENGTH)
@@ -185,10 +184,10 @@ pub(crate) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool 
         || matches!(body, Relay::Empty)
 }
 
-/// Reads an answer that nobody waits for, as far as it could be kept.
+/// Reads the response of a background refresh so that it can be stored.
 pub(crate) async fn drained(mut body: Relay, within: Nanos) {
     let read = drain(&mut body);
-    // What drips in for longer is not kept: its connection and its claim are worth more.
+    // A slower body is not stored: its connection and its claim are worth more.
     let _late = tokio::time::timeout(Duration::from_nanos(within.0), read).await;
 }
 

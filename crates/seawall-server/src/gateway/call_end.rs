@@ -1,4 +1,4 @@
-//! How those end that no upstream answered: our own words, and what the cache and the gateway itself say.
+//! Responses of calls without an upstream response: our own errors, cached responses, and the gateway's own paths.
 
 use super::request_check;
 use crate::response::Refusal;
@@ -14,7 +14,7 @@ use seawall_engine::runtime::LiveEndpoint;
 use seawall_http::request_body::Blame;
 use seawall_http::response_body::Relay;
 
-/// The end of a call that the cache answered.
+/// Returns the end of a call that was served from the cache.
 pub(crate) const fn unsent(now: Now) -> Finished {
     let finish = CallEnd {
         outcome: Outcome::Success,
@@ -32,7 +32,7 @@ pub(crate) fn refusal(code: Code, ended: &Finished, endpoint: &LiveEndpoint, id:
         Some(Blame::Broke) => request_check::body_broke(),
         Some(Blame::TooLarge) => request_check::body_too_large(),
         Some(Blame::TooSlow) => request_check::body_too_slow(),
-        // A breaker that opened meanwhile knows a time, but a deadline or a reset does not name one.
+        // An open breaker may have set a time, but a deadline or a connection reset does not name one.
         None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after.filter(|_| names_a_time(code))),
     };
     if ended.finish.reason == Reason::ExceedsCapacity {
@@ -58,7 +58,7 @@ const fn names_a_time(code: Code) -> bool {
     )
 }
 
-/// The paths that the gateway keeps for itself.
+/// Serves the paths that belong to the gateway itself.
 pub(crate) fn own_path(path: &str) -> Response<Relay> {
     if path != "/-/health" {
         return Refusal::code(404, Code::NotFound, "there is nothing at this path of the gateway").respond();

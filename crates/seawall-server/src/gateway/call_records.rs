@@ -1,4 +1,4 @@
-//! What the gateway writes down of a caller's request: one record, when its response has been passed on.
+//! The gateway's record of a request, written once its response has been sent.
 
 use super::Gateway;
 use super::caller_context::CallerContext;
@@ -14,7 +14,7 @@ use seawall_http::response_body::{BodyEnd, OnEnd, Relay, RelayError};
 use std::sync::Arc;
 
 impl Gateway {
-    /// A request that never became a call leaves a line and a number all the same.
+    /// Records a request that never became a call, with an id of its own.
     pub(crate) fn noted(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Refusal {
         let now = self.sending.clock.now();
         let id = self.ids.borrow_mut().next(now.wall);
@@ -38,8 +38,8 @@ impl Gateway {
         refusal
     }
 
-    /// Writes the call's record when all of the response has been passed on. One that breaks off after its first byte cannot be
-    /// retried, but the record says so and the breaker hears of it.
+    /// Writes the call's record when the whole response has been sent. A response that breaks off after its first byte cannot be retried,
+    /// but the record and the breaker get the failure.
     pub(crate) fn record_at_end(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>, mut record: CallRecord) {
         record.response_status = Some(response.status().as_u16());
         if !matches!(response.body(), Relay::Stream(_)) {
@@ -52,7 +52,7 @@ impl Gateway {
             record.at = now.wall;
             match end {
                 BodyEnd::Whole => {}
-                // A failure stays one, however much of its body the caller wanted.
+                // A failure stays one, even if the caller disconnects before the end of the body.
                 BodyEnd::Abandoned if record.reason != Reason::Succeeded => {}
                 BodyEnd::Abandoned => (record.outcome, record.reason) = (Code::Cancelled.as_str(), Reason::Cancelled),
                 BodyEnd::Broken(error) => {

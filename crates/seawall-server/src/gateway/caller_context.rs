@@ -12,18 +12,18 @@ use seawall_engine::runtime::LiveEndpoint;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// One caller's request, for limits, pauses and records.
+/// The caller of one request, for limits, pauses and records.
 pub(crate) struct CallerContext {
     address: IpAddr,
     pub(crate) caller: Arc<Caller>,
     pub(crate) left: Nanos,
-    /// The URL by which it reached the upstream here; nothing for the gateway itself, which follows no link.
+    /// The URL by which the caller reached the upstream; `None` for the gateway's own requests, which follow no link.
     pub(crate) url: Option<GatewayUrl>,
-    /// The caller's own headers, where a limit looks at them.
+    /// A copy of the caller's headers, if a limit reads them.
     asked: Option<Box<HeaderMap>>,
-    /// What the caller asks for, once its endpoint is known.
+    /// The request line, once the endpoint is known.
     pub(crate) request: Option<Arc<RequestLine>>,
-    /// The caller's own credential, where it is what a provider's pause binds.
+    /// A mark of the caller's own credential, if a provider's pause applies to it.
     mark: CredentialMark,
 }
 
@@ -32,13 +32,13 @@ impl CallerContext {
         Self { address, caller, left, url, asked: None, request: None, mark: CredentialMark::NONE }
     }
 
-    /// The gateway itself, for a request of its own that it sends with this caller's credential.
+    /// Describes the gateway itself, for its own request with this caller's credential.
     pub(crate) fn on_behalf_of(&self, left: Nanos) -> Self {
         let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
         Self { mark: self.mark, ..Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left, None) }
     }
 
-    /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.
+    /// Copies the parts of the caller's headers that limits and pauses need, before headers are removed.
     pub(crate) fn look_at(&mut self, headers: &HeaderMap, query: Option<&str>, marks: HeaderMarks, endpoint: &LiveEndpoint) {
         if query.is_some() || marks.has(HeaderMarks::CREDENTIAL) {
             self.mark = CredentialMark::sent(&endpoint.plan, headers, query);

@@ -1,5 +1,5 @@
-//! What a caller gets when the upstream fails: an answer from before, or else the fallback that the endpoint has for
-//! that. Says when a failure is one that another answer may stand in for.
+//! Degraded responses: if the upstream fails, the caller gets a stale cached response or the endpoint's fallback. Decides which failures
+//! may be replaced.
 
 use super::cached::Lookup;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use seawall_core::record::{Class, Code};
 use seawall_core::time::Wall;
 use seawall_http::response_body::Relay;
 
-/// An answer in the upstream's place, and what that makes of the call.
+/// Returns a response in place of the failure, and the outcome of the call.
 pub(crate) fn instead(lookup: Option<&Lookup>, policy: &EndpointPolicy, now: Wall) -> Option<(Response<Relay>, &'static str)> {
     if let Some(stale) = lookup.and_then(|lookup| lookup.on_error(now)) {
         return Some((stale, "stale"));
@@ -20,12 +20,12 @@ pub(crate) fn instead(lookup: Option<&Lookup>, policy: &EndpointPolicy, now: Wal
     policy.fallback.as_ref().map(|answer| (fallback(answer), "fallback"))
 }
 
-/// Whether something else may be said in place of this end. What is the caller's own doing it must hear: a 4xx that
-/// is final, a limit, a key that was used before.
+/// Returns whether this end may be replaced by another response. Errors that the caller must see may not: a final 4xx, a limit, a reused
+/// idempotency key.
 pub(crate) const fn is_degradable(outcome: Outcome, status: Option<StatusCode>) -> bool {
     match outcome {
         Outcome::Success | Outcome::Replayed => false,
-        // An ambiguous failure that was tried often enough is called permanent, whatever its status.
+        // An ambiguous failure whose retries are exhausted counts as permanent, whatever its status.
         Outcome::Failed(Class::Permanent) => matches!(status, Some(status) if status.as_u16() >= 500),
         Outcome::Failed(_) => true,
         Outcome::Refused(code) => match code {
@@ -39,7 +39,7 @@ pub(crate) const fn is_degradable(outcome: Outcome, status: Option<StatusCode>) 
     }
 }
 
-/// The static answer. Nobody behind us may keep it: it stands for a failure.
+/// Builds the static response. It must not be cached, because it stands for a failure.
 fn fallback(fallback: &Fallback) -> Response<Relay> {
     let mut response = Response::new(Relay::Full(Bytes::copy_from_slice(fallback.body.as_bytes())));
     *response.status_mut() = StatusCode::from_u16(fallback.status).unwrap_or(StatusCode::OK);

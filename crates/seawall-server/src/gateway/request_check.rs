@@ -1,4 +1,4 @@
-//! A caller's request before it becomes a call: what is refused at the door, and how its body is taken in.
+//! Checks on a caller's request before it becomes a call, and the bounded read of its body.
 
 use crate::headers::HeaderMarks;
 use crate::response::Refusal;
@@ -18,14 +18,14 @@ use std::time::Duration;
 
 /// Longer request targets get 414.
 pub(crate) const MAX_TARGET: usize = 16 * 1024;
-/// What is still read of a refused request, so that its connection can be used again.
+/// Maximum bytes of a refused request's body that are read so that its connection can be used again.
 const MAX_DRAINED: usize = 256 * 1024;
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
 const BAD_HOST: &str = "the Host header is malformed";
 
-/// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
-/// the framing, so nothing after the head of a refused request is read.
+/// Checks that apply to every upstream; RFC 9110 and 9112 require them of a gateway. The error may be in the framing, so nothing after the
+/// head of a refused request is read.
 pub(crate) fn inspect(head: &request::Parts, unread: Option<&RawRequestHeaders>, marks: HeaderMarks) -> Result<(), Box<Refusal>> {
     if let Err(bad) = request_method::check(head.method.as_str()) {
         return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, &bad.to_string())));
@@ -42,7 +42,7 @@ pub(crate) fn inspect(head: &request::Parts, unread: Option<&RawRequestHeaders>,
         return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));
     }
     if let Some(unread) = unread {
-        // It has one, and nothing else that is checked here.
+        // Raw headers contain exactly one `Host` field and no other field that is checked below.
         return if is_host(unread.host()) { Ok(()) } else { Err(Box::new(bad_request(BAD_HOST))) };
     }
     if head.version < Version::HTTP_2 {
@@ -79,7 +79,7 @@ pub(crate) fn target_too_long() -> Refusal {
     too_large(414, "the request target is too long")
 }
 
-/// A caller that takes longer to say what it wants than the answer may take.
+/// Returns the refusal of a body that takes longer than the whole call may take.
 pub(crate) fn body_too_slow() -> Refusal {
     Refusal::code(408, Code::RequestTimeout, "the request body did not arrive in time").closing()
 }
@@ -92,13 +92,12 @@ pub(crate) fn body_broke() -> Refusal {
     bad_request("the request body is malformed or broke off").closing()
 }
 
-/// Host names, addresses and a port; nothing that could be taken for a path or credentials.
+/// Accepts host names, addresses and a port, but no character that could begin a path or credentials.
 fn is_host(host: &[u8]) -> bool {
     !host.is_empty() && host.iter().all(|b| b.is_ascii_alphanumeric() || b"-._:[]%~".contains(b))
 }
 
-/// Takes the body in within the time that the whole call may take: a caller who sends a byte a second must not hold a
-/// place for ever.
+/// Reads the body within the time limit of the whole call: a caller that sends a byte per second must not hold a place forever.
 pub(crate) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos) -> Result<ReplayBody, Box<Refusal>> {
     match tokio::time::timeout(Duration::from_nanos(within.0), read(incoming, keep, most)).await {
         Ok(result) => result,
@@ -106,7 +105,7 @@ pub(crate) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos)
     }
 }
 
-/// Reads the body as far as it may be kept. A larger one becomes a stream that can be sent once.
+/// Reads the body up to the limit for retries. A larger one becomes a stream that can be sent once.
 async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<ReplayBody, Box<Refusal>> {
     if incoming.size_hint().exact().is_some_and(|size| size > most) {
         return Err(Box::new(body_too_large()));
@@ -126,7 +125,7 @@ async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<ReplayBody,
         match next(&mut incoming).await {
             None => return Ok(ReplayBody::Kept(joined(first, more))),
             Some(Err(_)) => return Err(Box::new(body_broke())),
-            // Most bodies come in one piece, which is then kept as it is.
+            // Most bodies come in one chunk, which is kept without a copy.
             Some(Ok(data)) if first.is_none() => first = Some(data),
             Some(Ok(data)) => more.extend_from_slice(&data),
         }
@@ -146,7 +145,7 @@ fn joined(first: Option<Bytes>, more: BytesMut) -> Bytes {
     }
 }
 
-/// The next piece of data; trailers belong to this hop and end here.
+/// Returns the next chunk of data; trailers belong to this hop and are dropped.
 async fn next(incoming: &mut Inbound) -> Option<Result<Bytes, Unfinished>> {
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await?;
@@ -158,14 +157,14 @@ async fn next(incoming: &mut Inbound) -> Option<Result<Bytes, Unfinished>> {
     }
 }
 
-/// Answers a request whose body nobody wants. A short body is read first, so that the connection can go on; a caller
-/// that asked before sending one is spared the trouble.
+/// Refuses a request whose body is not needed. A short body is read first to keep the connection usable; a caller that sent `Expect:
+/// 100-continue` has not sent it.
 pub(crate) async fn spurn(head: &request::Parts, mut incoming: Inbound, refusal: Refusal) -> Refusal {
     let unasked = !head.headers.contains_key(EXPECT);
     if incoming.is_end_stream() || (unasked && discard(&mut incoming).await) { refusal } else { refusal.closing() }
 }
 
-/// Whether the body came to its end soon.
+/// Returns whether the body ended within the limits.
 async fn discard(incoming: &mut Inbound) -> bool {
     let drained = async {
         let mut left = MAX_DRAINED;

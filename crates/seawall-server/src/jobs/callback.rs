@@ -1,5 +1,5 @@
-//! Callbacks: how a job ended, told to a URL that its submitter named. They are jobs themselves, signed by the Standard
-//! Webhooks scheme each time they are sent, so that a late one is not taken for an old one.
+//! Callbacks: the result of a job, sent to a URL of its submitter. They are jobs themselves. Each send is signed anew by the Standard
+//! Webhooks scheme, so that a late one does not look like a replay.
 
 use super::{JobContext, view};
 use crate::ServerState;
@@ -10,7 +10,7 @@ use seawall_core::time::Wall;
 use seawall_store::job::{AD_HOC, Job, JobOrigin, JobRequest, NewJob};
 use sha2::Sha256;
 
-/// A key that signs.
+/// A signing key.
 #[derive(Clone)]
 pub(crate) struct Signer(Vec<u8>);
 
@@ -21,14 +21,14 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// `whsec_` and base64, as the scheme writes keys; any other text is taken as it is.
+    /// Parses a key: `whsec_` and base64, as the scheme defines; any other text is used as it is.
     pub(crate) fn new(secret: &str) -> Self {
         let encoded = secret.strip_prefix("whsec_").unwrap_or("");
         let decoded = base64::engine::general_purpose::STANDARD.decode(encoded).ok().filter(|key| !key.is_empty());
         Self(decoded.unwrap_or_else(|| secret.as_bytes().to_vec()))
     }
 
-    /// The three headers of a message that is sent now.
+    /// Returns the three headers of a message that is sent now.
     pub(crate) fn sign(&self, id: &str, at: Wall, body: &[u8]) -> [(&'static str, String); 3] {
         let timestamp = at.0.div_euclid(1000).to_string();
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
@@ -40,7 +40,7 @@ impl Signer {
     }
 }
 
-/// The receiver's own key, the configuration's, or the one that the store keeps. None for what nobody checks.
+/// Returns the receiver's own key, the configured one, or the one in the store. Returns `None` for jobs that are not signed.
 pub(super) fn signer(shared: &ServerState, job: &Job) -> Option<Signer> {
     let live = shared.live.load();
     let own = match &job.origin {
@@ -52,7 +52,7 @@ pub(super) fn signer(shared: &ServerState, job: &Job) -> Option<Signer> {
     Some(key.map_or_else(|| Signer::new(&shared.desk.secret()), |secret| Signer::new(secret.reveal())))
 }
 
-/// A job that tells somebody something.
+/// Builds a job that delivers a message.
 pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: JobOrigin, desk: &JobContext) -> NewJob {
     NewJob {
         id: desk.new_id(),
@@ -74,7 +74,7 @@ pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, 
     }
 }
 
-/// The job that tells of another job's end, if somebody wants to hear of it.
+/// Builds the callback job for a finished job, if its submitter asked for one.
 pub(super) fn for_job(ended: &Job, desk: &JobContext) -> Option<NewJob> {
     let url = ended.callback.clone()?;
     let kind = format!("job.{}", ended.state.as_str());
@@ -93,7 +93,7 @@ pub(super) fn for_job(ended: &Job, desk: &JobContext) -> Option<NewJob> {
 mod tests {
     use super::*;
 
-    /// The example of the scheme's own documentation.
+    /// The example in the scheme's documentation.
     #[test]
     fn signatures_are_those_of_the_scheme() {
         let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");

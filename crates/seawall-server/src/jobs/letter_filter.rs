@@ -1,4 +1,4 @@
-//! Which dead letters a list, an export or a replay is about.
+//! The filter of dead letters, for lists, exports and replays.
 
 use crate::json_shapes::{ClassWord, SeverityWord, Time};
 use crate::query::QueryParameters;
@@ -34,7 +34,7 @@ pub(crate) struct LetterFilter {
     q: Option<String>,
 }
 
-/// What tells letters apart, in a list and in whatever acts on a part of it.
+/// Parameters that select letters, in lists and in actions.
 pub(crate) const MEANT: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "q"];
 
 pub(crate) fn filter(query: &QueryParameters) -> Result<LetterQuery, Box<Refusal>> {
@@ -49,7 +49,7 @@ pub(crate) fn filter(query: &QueryParameters) -> Result<LetterQuery, Box<Refusal
         severity: query.read("severity", "review or pager", Severity::from_word)?,
         since: query.read("since", time, Wall::parse)?,
         until: query.read("until", time, Wall::parse)?,
-        // What has been replayed is no longer dead; it is shown when asked for.
+        // Replayed letters are no longer dead; they are shown on request.
         status: query.read("status", "kept, replaying or replayed", LetterStatus::parse)?,
         text: owned("q"),
     })

@@ -1,4 +1,4 @@
-//! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
+//! Periodic maintenance: counts, deletion of old jobs, letters and keys, and the offset to the database's clock.
 
 use super::reevaluation::Diary;
 use super::{JobContext, queue_alarm, replay_run, schedule};
@@ -11,25 +11,25 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often.
+/// Interval of the rounds.
 const EVERY: Duration = Duration::from_secs(2);
-/// Jobs that are over are kept so long.
+/// Retention time of finished jobs.
 const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
-/// What is forgotten at a time. Jobs are forgotten a few at a time even so, with pauses: the store sees to that.
+/// Rows per deletion request. The store itself deletes jobs in smaller steps with pauses.
 const BATCH: usize = 200;
-/// Letters or keys that one transaction forgets at most, so that nobody waits long behind it, and the pause in which others come first.
+/// Maximum letters or keys per deleting transaction, so that other writes wait little, and the pause that gives them way.
 const FEW: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
-/// Counting takes this part of the time at most: a store that keeps millions is counted less often.
+/// Counting takes at most one part in `COUNTING` of the time: a store with millions of rows is counted less often.
 const COUNTING: u64 = 50;
-/// But never less often than this.
+/// Longest interval between two counts.
 const SELDOM: Nanos = Nanos::from_secs(60);
 
-/// For as long as the process serves: all that the store needs besides workers.
+/// Runs all maintenance of the store while the process serves.
 pub(crate) async fn keep_up(shared: &ServerState) {
     tokio::select! {
         () = rounds(shared) => {}
-        // Each by itself: after a long time in which nobody let go of anything, one of them may take hours.
+        // Separate loops: after a long time without deletion, one of them may take hours.
         () = now_and_then(async || expire(shared).await) => {}
         () = now_and_then(async || forget_keys(shared).await) => {}
         () = now_and_then(async || forget_jobs(shared).await) => {}
@@ -38,7 +38,7 @@ pub(crate) async fn keep_up(shared: &ServerState) {
     }
 }
 
-/// Whatever fails shows in the store's health, and is tried again the next time.
+/// Runs `what` at each interval. Failures show in the store's health and are repeated at the next interval.
 async fn now_and_then(mut what: impl AsyncFnMut()) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -103,7 +103,7 @@ async fn round(shared: &ServerState, count_at: &mut Mono) {
         *count_at = ended + Nanos(ended.since(begun).0.saturating_mul(COUNTING)).min(SELDOM);
     }
     measure(shared).await;
-    // Before letters were counted, no queue is empty.
+    // The depths are valid only after the first count.
     if desk.counts.counted.load(Ordering::Acquire) {
         let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         queue_alarm::check(shared, &depths).await;
@@ -111,12 +111,12 @@ async fn round(shared: &ServerState, count_at: &mut Mono) {
     desk.ledger.tie_up().await;
 }
 
-/// A line in the log about something that no single call is to blame for.
+/// Writes a log line that belongs to no single call.
 pub(super) fn note(shared: &ServerState, event: &'static str, fields: Vec<(&'static str, String)>) {
     shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event, fields }));
 }
 
-/// Says once that the store is away, and once that it is back.
+/// Reports once that the store is unavailable, and once that it is back.
 fn tell(terminal: &dyn Host, was_silent: bool, error: Option<&Error>) {
     match (was_silent, error) {
         (false, Some(why)) => terminal.note(&format!("warning: {why}; jobs and dead letters wait for the store")),

@@ -1,5 +1,5 @@
-//! Durable jobs: calls that are kept before they are acknowledged, and driven by the same machine as the gateway's until
-//! they are done or dead. Workers have threads and connections of their own, so that a backlog never touches a caller.
+//! Durable jobs: calls that are stored before they are acknowledged and driven by the same call machine as the gateway's, until they are
+//! done or dead. Workers have threads and connections of their own, so that a backlog never delays a caller.
 
 pub(crate) mod callback;
 mod concurrency;

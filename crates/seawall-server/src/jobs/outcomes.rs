@@ -1,15 +1,15 @@
-//! What the end of a caller's call means for jobs: whether it is worth a letter or a second life, and when that begins.
+//! The consequences of a call's end for jobs: whether it becomes a dead letter or a job, and when the job starts.
 
 use seawall_core::call::Outcome;
 use seawall_core::record::{Class, Reason};
 use seawall_core::time::Nanos;
 
-/// Whether a call ended in a way that somebody may want to hear of later.
+/// Returns whether a call failed in a way that an operator may want to see later.
 pub(crate) const fn is_failure(outcome: Outcome) -> bool {
     use seawall_core::record::Code;
     match outcome {
         Outcome::Failed(_) => true,
-        // What the caller did wrong, and what it was refused, is for the caller alone.
+        // Errors of the caller, and refusals addressed to it, concern the caller alone.
         Outcome::Refused(code) => !matches!(
             code,
             Code::Cancelled
@@ -25,7 +25,7 @@ pub(crate) const fn is_failure(outcome: Outcome) -> bool {
     }
 }
 
-/// The reasons for which a caller's exhausted call is worth a second life as a job.
+/// Returns whether a caller's exhausted call may continue as a job.
 pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
     use seawall_core::record::Code;
     match outcome {
@@ -37,8 +37,8 @@ pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
     }
 }
 
-/// How long an exhausted call rests before it goes on as a job: those that made it fail need the time. Not where it is an open
-/// breaker, a pause or a cooling key: the job finds it itself, and then waits for it by name, so that it can be woken.
+/// Returns the pause before an exhausted call continues as a job, so that the upstream can recover. After an open breaker, a pause or a
+/// cooling key there is none: the job then waits for that condition by name and can be woken.
 pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
     let by_name = matches!(reason, Reason::CircuitOpen | Reason::ProviderPause | Reason::KeysCooling);
     if by_name { Nanos::ZERO } else { retry_after.unwrap_or(Nanos::ZERO).max(cap) }

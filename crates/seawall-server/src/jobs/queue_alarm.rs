@@ -1,5 +1,5 @@
-//! Says when a queue of dead letters is too deep, and when it no longer is: once for all instances that share a store. The rule
-//! is the core's; the store says who of them does it.
+//! Alarms for queues with too many dead letters, raised and cleared once for all instances that share a store. The core has the rule; the
+//! store elects the instance that reports.
 
 use super::maintenance::note;
 use crate::ServerState;
@@ -12,13 +12,13 @@ use seawall_store::dead::Depth;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-/// For letters of targets that no policy names.
+/// Alarm depth for ad-hoc targets, which have no policy.
 const USUAL: u64 = 100;
 
 /// A queue and a severity.
 pub(crate) type QueueSeverity = (String, Severity);
 
-/// How a place stands.
+/// The state of one queue.
 struct QueueView<'a> {
     place: &'a QueueSeverity,
     raised: Option<&'a Alarm>,
@@ -26,7 +26,7 @@ struct QueueView<'a> {
     alarm_depth: u64,
 }
 
-/// Compares all queues with what their policies bear. A store that does not answer is asked again in the next round.
+/// Compares all queues with their policies. A failed read is repeated in the next round.
 pub(super) async fn check(shared: &ServerState, depths: &[Depth]) {
     let Ok(raised) = shared.desk.store.alarms().await else { return };
     let live = shared.live.load_full();
@@ -63,7 +63,7 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
         }
         (AlarmStep::Hold | AlarmStep::Take { tell: false }, Some(was)) => {
             let is = Alarm { raised_at: was.raised_at, ..anew() };
-            // One that cannot be held now is tried again in the next round.
+            // A failed extension is repeated in the next round.
             drop(desk.store.hold_alarm(was, is).await);
         }
         (AlarmStep::Clear, Some(was)) => {
@@ -73,12 +73,12 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
         }
         (AlarmStep::Hear, _) => tell(shared, &look, true, AlarmSender::Another),
         (AlarmStep::Over, _) => tell(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
-        // Nobody holds or ends what is not raised.
+        // Without a raised alarm there is nothing to extend or clear.
         (AlarmStep::Stay, _) | (AlarmStep::Hold | AlarmStep::Take { .. } | AlarmStep::Clear, None) => {}
     }
 }
 
-/// The least of what the upstream's endpoints bear at this severity.
+/// Returns the smallest alarm depth of the upstream's endpoints at this severity.
 fn bearable(live: &Live, (queue, severity): &QueueSeverity) -> u64 {
     let Some(upstream) = live.named(queue) else { return USUAL };
     let of = |severity: Option<Severity>| {
@@ -88,14 +88,14 @@ fn bearable(live: &Live, (queue, severity): &QueueSeverity) -> u64 {
     of(Some(*severity)).or_else(|| of(None)).unwrap_or(USUAL)
 }
 
-/// Who tells receivers and the log.
+/// The instance that notifies receivers and writes the log line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AlarmSender {
     Us,
     Another,
 }
 
-/// The one place where an alarm is told.
+/// Reports an alarm; the only function that does.
 fn tell(shared: &ServerState, look: &QueueView<'_>, is_on: bool, by: AlarmSender) {
     let QueueView { place: (queue, severity), open, alarm_depth, .. } = look;
     let (bus, now) = (&shared.eyes.bus, shared.clock.now().wall);

@@ -1,5 +1,5 @@
-//! Dead letters get a second look now and then: what may have passed by itself is replayed once, and a line says how
-//! that went. When it was done last is in the store, so that a restart neither repeats nor forgets it.
+//! Periodic re-evaluation of dead letters: failures that may have passed are replayed once, and a log line reports the result. The time of
+//! the last run is in the store, so that a restart neither repeats nor skips one.
 
 use super::replay::{self, REEVALUATION, ReplayPlan};
 use crate::ServerState;
@@ -8,17 +8,17 @@ use seawall_store::Error;
 use seawall_store::replay::{Created, NewReplay};
 use std::collections::BTreeMap;
 
-/// Letters of one upstream that one re-evaluation tries at most.
+/// Maximum letters of one upstream per re-evaluation.
 const MAX_LETTERS: u64 = 1000;
-/// How soon it is tried again where another replay is in the way.
+/// Pause before the next try if another replay is running.
 const SOON: Nanos = Nanos::from_secs(60);
 
-/// When each upstream's letters are looked at next, as far as this process knows.
+/// The next re-evaluation of each upstream, as far as this process knows.
 #[derive(Debug, Default)]
 pub(super) struct Diary(BTreeMap<String, Wall>);
 
 impl Diary {
-    /// Starts whatever is due.
+    /// Starts the re-evaluations that are due.
     pub(super) async fn round(&mut self, shared: &ServerState) {
         let live = shared.live.load_full();
         for upstream in &live.upstreams {
@@ -26,7 +26,7 @@ impl Diary {
             let name = &upstream.spec.name;
             let is_due = self.0.get(name).is_none_or(|at| *at <= shared.desk.now());
             if is_due && every > Nanos::ZERO {
-                // A store that fails is asked again in the next round.
+                // A failed read is repeated in the next round.
                 if let Ok(next) = look(shared, name, every).await {
                     self.0.insert(name.clone(), next);
                 }
@@ -35,7 +35,7 @@ impl Diary {
     }
 }
 
-/// Looks whether it is time, begins where it is, and says when to look again.
+/// Starts a re-evaluation if it is due. Returns the time of the next check.
 async fn look(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall, Error> {
     let (desk, mark) = (&shared.desk, format!("reevaluated:{upstream}"));
     let now = desk.now();
@@ -48,14 +48,14 @@ async fn look(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall
                 return Ok(now + SOON);
             }
         }
-        // The letters of a first start are as old as it.
+        // On the first start the period begins now.
         None => {}
     }
     desk.store.put_snapshot(mark, bytes::Bytes::new(), now).await?;
     Ok(now + every)
 }
 
-/// `false` where another replay is at this upstream.
+/// Starts the replay. Returns `false` if another replay covers this upstream.
 async fn begin(shared: &ServerState, upstream: &str, now: Wall) -> Result<bool, Error> {
     let filter = BTreeMap::from([("upstream".to_owned(), upstream.to_owned()), ("until".to_owned(), now.to_string())]);
     let plan = ReplayPlan { filter, reevaluates: Some(MAX_LETTERS), ..ReplayPlan::default() };

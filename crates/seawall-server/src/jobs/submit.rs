@@ -1,4 +1,4 @@
-//! A job as somebody describes it, checked before it is kept.
+//! The description of a job by its submitter, checked before the job is stored.
 
 use super::JobContext;
 use super::view::Encoding;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
-/// Longer names are mistakes.
+/// Maximum length of a key.
 const MAX_KEY: usize = 255;
 const MAX_HEADERS: usize = 100;
 
@@ -73,7 +73,7 @@ fn get() -> String {
     "GET".to_owned()
 }
 
-/// Whoever describes a job: the caller it is kept for.
+/// The submitter of a job: the caller who owns it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitter<'a> {
     pub caller: &'a str,
@@ -81,9 +81,9 @@ pub(crate) struct Submitter<'a> {
 }
 
 /// # Errors
-/// With what is wrong, in words for whoever wrote it.
+/// With a description of the problem for the submitter.
 pub(crate) fn accept(text: &[u8], live: &Live, desk: &JobContext, by: Submitter<'_>) -> Result<NewJob, String> {
-    // Said here: the parser would take a list for the members in their order, and complain of the first.
+    // Checked here because serde would accept an array of the fields in order and complain about the first one.
     if text.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err("this is no job: a job is one JSON object; many are lines of application/x-ndjson".to_owned());
     }
@@ -153,7 +153,7 @@ fn bounded(text: String) -> Result<String, String> {
     if text.len() <= MAX_KEY { Ok(text) } else { Err(format!("a name of more than {MAX_KEY} characters")) }
 }
 
-/// A key as it is meant: bare, or quoted as a structured field.
+/// Parses a key, bare or quoted as a structured field.
 pub(crate) fn plain_key(text: &str) -> Result<String, String> {
     let text = text.trim();
     let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
@@ -161,7 +161,7 @@ pub(crate) fn plain_key(text: &str) -> Result<String, String> {
     if fits { Ok(bare.to_owned()) } else { Err(format!("an idempotency key has 1 to {MAX_KEY} printable characters")) }
 }
 
-/// A URL that somebody hands in, refused at once where it names an address that is out of reach.
+/// Checks an ad-hoc URL. A literal address that is not permitted is refused at once.
 pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
     let base = Base::parse_callback(url).map_err(|why| format!("`{url}` is no URL that can be called: {why}"))?;
     let bare = base.host.trim_start_matches('[').trim_end_matches(']');
@@ -178,10 +178,10 @@ pub(crate) fn checked_method(method: &str) -> Result<(), String> {
     request_method::check(method).map_err(|bad| format!("`{}` is no method that can be sent: {bad}", method.escape_default()))
 }
 
-/// A path that can be sent.
+/// Checks a path.
 ///
 /// # Errors
-/// With what is wrong with it.
+/// With a description of the problem.
 pub(crate) fn checked_path(path: String) -> Result<String, String> {
     RequestTarget::new(path.as_str()).map_err(|bad| format!("`{}` is no path: {bad}", path.escape_default()))?;
     Ok(path)
@@ -203,7 +203,7 @@ fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Str
     Ok(kept)
 }
 
-/// Text is sent as it is, anything else as JSON.
+/// Returns the body: text as it is, other values as JSON.
 pub(crate) fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
     match (value, encoding) {
         (Value::Null, None) => Ok(Bytes::new()),

@@ -163,7 +163,7 @@ async fn heard(
     talk: &Http1Connection,
 ) -> Result<Option<CallerBody>, HeadError> {
     std::future::poll_fn(|cx| {
-        // Polled first, so that a request that has arrived is read before the connection is told to end.
+        // Polled first, so that a request that has arrived is read before the connection ends.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
             return Poll::Ready(heard);
         }

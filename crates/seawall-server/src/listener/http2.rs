@@ -181,7 +181,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
         .keep_alive_interval(PING_INTERVAL);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(CallerSocket::new(stream, phases.clone())), service));
     let is_idle = tokio::select! {
-        // In this order, so that requests that have arrived are read before the connection is told to end.
+        // In this order, so that requests that have arrived are read before the connection shuts down.
         biased;
         _ = connection.as_mut() => return,
         () = poll_fn(|cx| if talk.spoken().hush.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }) => true,

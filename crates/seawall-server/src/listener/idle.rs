@@ -18,7 +18,7 @@ const LOOKS_AT_A_READER: u32 = 10 * LOOKS;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdleSweeper(Rc<RefCell<Vec<Weak<ConnectionActivity>>>>);
 
-/// How long one connection has waited for its caller.
+/// Measures the wait of one connection for its caller.
 #[derive(Debug, Default)]
 pub(crate) struct IdleWatch {
     awaited: Cell<Option<AwaitedRead>>,

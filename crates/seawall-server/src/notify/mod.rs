@@ -1,5 +1,5 @@
-//! Messages to people who are not looking: what is published, told to each `[[notify]]` receiver as its own state of
-//! knowledge asks for. A message is a job, so that a receiver that is down hears of it later.
+//! Notifications: published events are sent to each `[[notify]]` receiver, according to the receiver's own state. A message is a job, so a
+//! receiver that is down gets it later.
 
 mod outbox;
 mod text;
@@ -20,12 +20,12 @@ use seawall_store::job::{JobOrigin, NewJob};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How often there is a look at what was published.
+/// Interval of reads of published events.
 const EVERY: Duration = Duration::from_millis(250);
-/// Messages that wait for a store that does not answer; the oldest go first.
+/// Maximum messages that wait for an unavailable store; the oldest are dropped first.
 const MAX_UNSENT: usize = 100;
 
-/// Somebody who is told, and what they know.
+/// A receiver and the alarms that it knows.
 #[derive(Debug)]
 struct Receiver {
     spec: Notify,
@@ -37,7 +37,7 @@ impl Receiver {
         let event = &published.event;
         let is_wanted = self.spec.events.iter().any(|name| name == event.name);
         match event.resolves {
-            // An end belongs to its beginning, whatever it is called. Only this one has a name to be asked for by.
+            // The end of a condition is matched by number, whatever its name. Only `breaker-closed` can also be requested on its own.
             Some(began) => {
                 let is_known = self.notices.ends(began, published.clone(), now);
                 if !is_known && is_wanted && event.name == "breaker-closed" {
@@ -52,7 +52,8 @@ impl Receiver {
         }
     }
 
-    /// The message that is due, if one is. What another instance tells counts as told, so that its end can be told by either.
+    /// Returns the message that is due, if any. Events that another instance sends count as sent here, so that either instance can report
+    /// their end.
     fn due(&mut self, now: Mono) -> Option<NotificationMessage<Published>> {
         let mut message = self.notices.due(now)?;
         message.notices.retain(|notice| !notice.event.event.told_elsewhere);
@@ -60,13 +61,13 @@ impl Receiver {
     }
 }
 
-/// For as long as the process serves.
+/// Runs while the process serves.
 pub(super) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut receivers, mut unsent) = (Vec::new(), VecDeque::new());
     follow(&mut receivers, &shared.live.load().config.notify);
-    // A store that does not answer now forgets what was told, and nothing else.
+    // If the store does not reply now, only the list of reported alarms is lost.
     let mut known = KnownAlarms::read(shared).await.unwrap_or_default();
     known.hand_out(&mut receivers, shared.clock.now().mono);
     loop {
@@ -86,7 +87,7 @@ pub(super) async fn run(shared: &ServerState) {
     }
 }
 
-/// Receivers as the configuration has them now. One that stays knows what it knew.
+/// Updates the receivers to the configuration. An unchanged receiver keeps its state.
 fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
     if receivers.iter().map(|receiver| &receiver.spec).eq(specs) {
         return;
@@ -118,7 +119,7 @@ async fn send(shared: &ServerState, unsent: &mut VecDeque<NewJob>) {
     let jobs: Vec<NewJob> = unsent.iter().cloned().collect();
     match shared.desk.enqueue(jobs).await {
         Ok(_) => unsent.clear(),
-        // They go again with the next look.
+        // The messages are sent again at the next interval.
         Err(error) if error.passes() => {}
         Err(error) => {
             let fields = vec![("messages", unsent.len().to_string()), ("error", error.to_string())];
@@ -128,13 +129,13 @@ async fn send(shared: &ServerState, unsent: &mut VecDeque<NewJob>) {
     }
 }
 
-/// What keeps receivers from ever being told, as far as it can be seen from here.
+/// Describes receivers that notifications cannot reach, as far as this process can tell.
 pub(super) fn out_of_reach(shared: &ServerState) -> Vec<String> {
     let live = shared.live.load();
     let reach = Reach::new(live.config.server.allow_private.clone());
     let refused = live.config.notify.iter().enumerate().filter_map(|(place, spec)| {
         let url = shared.around.resolve(&spec.url).ok()?;
-        // The URL may be a secret; its name in the file is not.
+        // The URL may be a secret, so the text names its position in the file instead.
         crate::jobs::outside(&url, &reach).is_err().then(|| {
             format!("notify[{place}] will not be sent: its address is not public, or no URL; `server.allow_private` lists addresses that may be reached besides")
         })

@@ -1,5 +1,5 @@
-//! What receivers were told, and has not ended, outlives the process: its end is told after a restart too. Only where the store
-//! is ours alone: of several instances none knows whose alarm is whose.
+//! Persists the alarms that receivers know, so that a restarted process still reports their end. Only for a private store: instances that
+//! share a store cannot tell whose alarm is whose.
 
 use super::Receiver;
 use crate::ServerState;
@@ -15,9 +15,9 @@ const NAME: &str = "alarms";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct KnownAlarms {
-    /// What was told to anybody, by its condition.
+    /// Alarms known to any receiver, by condition.
     standing: BTreeMap<String, StandingEvent>,
-    /// What each receiver was told. They are known by their URL, as the configuration has it, and their format.
+    /// Alarms known to each receiver. Receivers are identified by their configured URL and format.
     told: Vec<(String, String, BTreeSet<String>)>,
 }
 
@@ -33,7 +33,7 @@ impl KnownAlarms {
         Self { standing, told }
     }
 
-    /// Whether nothing has begun or ended. Which event began it last is worth no write.
+    /// Returns whether no alarm began or ended. A new event of a known alarm is not worth a write.
     fn is_as(&self, other: &Self) -> bool {
         self.told == other.told && self.standing.keys().eq(other.standing.keys())
     }
@@ -43,13 +43,13 @@ impl KnownAlarms {
             return Ok(Self::default());
         }
         let kept = shared.desk.store.snapshot(NAME.to_owned()).await?;
-        // One that another version wrote, and that cannot be read, says nothing.
+        // Data that another version wrote and that cannot be parsed is ignored.
         let mut known: Self = kept.and_then(|(_, text)| serde_json::from_slice(&text).ok()).unwrap_or_default();
         known.standing.retain(|_, standing| standing.name != SPIKE);
         Ok(known)
     }
 
-    /// Writes down what has changed. What cannot be written now is tried again with the next look.
+    /// Writes changes. A failed write is repeated at the next interval.
     pub(super) async fn follow(&mut self, receivers: &[Receiver], shared: &ServerState) {
         let now = Self::of(receivers, shared);
         if self.is_as(&now) || !shared.desk.store.is_private() {
@@ -61,7 +61,7 @@ impl KnownAlarms {
         }
     }
 
-    /// Gives receivers back what they were told.
+    /// Restores the alarms that receivers know.
     pub(super) fn hand_out(&self, receivers: &mut [Receiver], now: Mono) {
         for receiver in receivers {
             let told = self
@@ -75,7 +75,7 @@ impl KnownAlarms {
     }
 }
 
-/// Before anybody is served: what stood is taken over, and what the start itself ends is told.
+/// Restores alarms before requests are served, and reports the ones that the start itself ends.
 pub(crate) async fn recall(shared: &ServerState) -> Result<(), Error> {
     let known = KnownAlarms::read(shared).await?;
     let (live, bus, now) = (shared.live.load(), &shared.eyes.bus, shared.clock.now().wall);

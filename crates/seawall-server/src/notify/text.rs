@@ -1,4 +1,4 @@
-//! A message as receivers read it: an envelope of Standard Webhooks, a Slack message, or ntfy's text with its headers.
+//! The text of a notification: a Standard Webhooks envelope, a Slack message, or ntfy's text with its headers.
 
 use crate::observe::{Published, Severity, StoredEvent};
 use seawall_core::decide::notice::{Notice, NotificationMessage};
@@ -7,14 +7,14 @@ use seawall_core::time::Wall;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What Slack takes in one block.
+/// Maximum length of a Slack block.
 const MAX_BLOCK: usize = 2900;
-/// What ntfy takes as a title; the rest of it is in the text.
+/// Maximum length of an ntfy title; the text has the rest.
 const MAX_TITLE: usize = 200;
 
 type MessageHeaders = Vec<(String, String)>;
 
-/// Headers and body.
+/// Returns headers and body.
 pub(super) fn write(format: NotifyFormat, message: &NotificationMessage<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let document = || vec![header("content-type", "application/json")];
@@ -34,7 +34,7 @@ pub(super) fn write(format: NotifyFormat, message: &NotificationMessage<Publishe
     }
 }
 
-/// The one that matters most; of several the first.
+/// Returns the most severe notice; the first of equal ones.
 fn first(message: &NotificationMessage<Published>) -> Option<&Notice<Published>> {
     let rank = |notice: &&Notice<Published>| match notice.event.event.severity {
         Severity::Fatal => 0,
@@ -44,7 +44,7 @@ fn first(message: &NotificationMessage<Published>) -> Option<&Notice<Published>>
     message.notices.iter().min_by_key(rank)
 }
 
-/// An event, and how often it was told to us since the last message.
+/// An event, and the number of its occurrences since the last message.
 #[derive(Serialize)]
 struct ShownEvent {
     #[serde(flatten)]
@@ -77,7 +77,7 @@ fn headline(message: &NotificationMessage<Published>) -> String {
     }
 }
 
-/// One line for each event, and where it was seen.
+/// Returns one line per event, and the instance.
 fn lines(message: &NotificationMessage<Published>, instance: &str) -> Vec<String> {
     let mut lines: Vec<String> = message.notices.iter().map(line).collect();
     if message.missed > 0 {
@@ -99,7 +99,7 @@ fn line(notice: &Notice<Published>) -> String {
     line
 }
 
-/// How Slack and ntfy mark a message.
+/// Returns the icons of Slack and ntfy for a message.
 fn mark(message: &NotificationMessage<Published>) -> (&'static str, &'static str) {
     match first(message).map(|notice| notice.event.event.severity) {
         Some(Severity::Fatal) => (":red_circle:", "rotating_light"),
@@ -125,7 +125,7 @@ fn slack(message: &NotificationMessage<Published>, instance: &str) -> Value {
     json!({ "text": headline, "blocks": blocks })
 }
 
-/// Slack's own three characters.
+/// Escapes Slack's three control characters.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -134,7 +134,7 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// What a header may hold.
+/// Reduces text to characters that a header may contain.
 fn ascii(text: &str) -> String {
     text.chars().take(MAX_TITLE).map(|c| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' }).collect()
 }

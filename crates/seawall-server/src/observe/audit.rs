@@ -1,10 +1,10 @@
-//! Who did what to the running gateway. Every action of an operator leaves a line in the store and in the log.
+//! The audit log. Every action of an operator is written to the store and to the log.
 
 use crate::ServerState;
 use seawall_engine::record::{NoteRecord, Record};
 use seawall_store::notes::AuditEntry;
 
-/// Notes something that an operator did. A list that cannot be written keeps nobody from working.
+/// Records an operator's action. A failed write to the store does not prevent the action.
 pub(crate) async fn audit(shared: &ServerState, who: &str, action: &'static str, detail: String) {
     let fields = vec![("who", who.to_owned()), ("action", action.to_owned()), ("detail", detail.clone())];
     shared.recorder.push(Record::Note(NoteRecord { at: shared.clock.now().wall, event: "operator", fields }));

@@ -1,4 +1,4 @@
-//! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
+//! The recent calls with all decisions about them. Attempts are collected until their call ends.
 
 use super::{OutcomeCategory, bounded, ending};
 use crate::json_shapes::{DecisionWord, ReasonWord, Time, ms};
@@ -14,11 +14,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Calls that are remembered.
+/// Maximum calls that are kept.
 const MAX_CALLS: usize = 10_000;
-/// Calls whose end has not been heard of; jobs may wait for days.
+/// Maximum calls that have not ended; jobs may wait for days.
 const MAX_OPEN: usize = 20_000;
-/// Attempts that are remembered of one call, the first ones.
+/// Maximum attempts kept per call, the first ones.
 const MAX_ATTEMPTS: usize = 64;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct AttemptStep {
     key_tail: Option<Arc<str>>,
 }
 
-/// Most calls have one attempt, which needs no room of its own: to find some for each costs more than all the rest here.
+/// Most calls have one attempt, which is stored inline: an allocation for each costs more than all other work here.
 type Steps = SmallVec<[AttemptStep; 1]>;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct RecentCall {
     steps: Steps,
 }
 
-/// Ids are random numbers of our own making, and need no mixing.
+/// Ids are random numbers of our own, so they are used as hashes unchanged.
 #[derive(Debug, Default)]
 struct Random(u64);
 
@@ -63,24 +63,24 @@ pub(crate) struct Calls {
     ring: VecDeque<RecentCall>,
     open: HashMap<CallId, Steps, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
-    /// The last attempt, if it was its call's first: most often that call's end comes next, and it needs no place among the others.
+    /// The last attempt, if it was its call's first. Usually the end of that call comes next, so the attempt does not enter the map.
     first: Option<(CallId, AttemptStep)>,
     next: u64,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        // Room that nobody has written to costs nothing, and to move thousands of calls to a larger one does.
+        // Untouched capacity costs no memory, while growth would move thousands of calls.
         Self { ring: VecDeque::with_capacity(MAX_CALLS), open: HashMap::default(), order: VecDeque::new(), first: None, next: 0 }
     }
 }
 
-/// What an operator looks for among calls.
+/// A category of calls that an operator filters by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     /// The caller got a failure.
     Failed,
-    /// By us, before anything was sent.
+    /// Refused by Seawall before anything was sent.
     Refused,
     /// A success that took more than one attempt.
     Healed,
@@ -106,14 +106,14 @@ impl CallKind {
     }
 }
 
-/// Which calls somebody wants to see.
+/// The filter of a list of calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallFilter<'a> {
     pub upstream: Option<&'a str>,
     pub outcome: Option<&'a str>,
     pub caller: Option<&'a str>,
     pub kind: Option<CallKind>,
-    /// Below this number.
+    /// Only calls below this number.
     pub before: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ impl Calls {
         }
     }
 
-    /// Keeps an attempt until its call is over.
+    /// Keeps an attempt until its call ends.
     fn open(&mut self, call: CallId, step: AttemptStep) {
         match self.open.entry(call) {
             Entry::Occupied(mut known) if known.get().len() < MAX_ATTEMPTS => known.get_mut().push(step),
@@ -143,10 +143,10 @@ impl Calls {
         }
     }
 
-    /// Keeps what is open within its bounds.
+    /// Enforces the limits on open calls.
     fn forget(&mut self) {
         while self.open.len() > MAX_OPEN {
-            // Ids of calls that have ended are passed over.
+            // The queue may contain ids of calls that have ended; removing them again has no effect.
             let Some(oldest) = self.order.pop_front() else { return };
             self.open.remove(&oldest);
         }
@@ -164,7 +164,7 @@ impl Calls {
         self.next += 1;
     }
 
-    /// Newest first, and the cursor of the next page.
+    /// Returns a page, newest first, and the cursor of the next page.
     pub(crate) fn page(&self, wanted: &CallFilter<'_>, limit: usize) -> (Vec<CallView>, Option<u64>) {
         let is_wanted = |seen: &&RecentCall| {
             let record = &seen.record;

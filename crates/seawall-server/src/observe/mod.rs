@@ -1,5 +1,5 @@
-//! What can be seen of a running gateway: recent calls, series, roll-ups, unnamed errors and events. All of it is made by
-//! the log's writer from the same records that become log lines, so that a request pays nothing for being watched.
+//! Observability of a running gateway: recent calls, series, roll-ups, unnamed errors and events. The log writer's thread derives all of it
+//! from the records that also become log lines, so requests pay nothing for it.
 
 mod alarms;
 mod audit;
@@ -28,21 +28,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An hour of seconds for everything together, and an hour in coarser steps for each endpoint.
+/// One hour in steps of a second for the whole process, and one hour in coarser steps per endpoint.
 const HOUR: i64 = 3600;
 const ENDPOINT_STEP: i64 = 10;
 
 #[derive(Debug)]
 pub(crate) struct Observer {
-    /// Who writes our roll-ups: this process, from its start to its end.
+    /// Identifies this process as the writer of its roll-ups.
     pub writer: CallId,
     seen: Mutex<Observations>,
     pub bus: Bus,
-    /// Rules that operators made of unnamed errors, with the upstreams they are for.
+    /// Rules that operators made from unnamed errors, with their upstreams.
     named: Mutex<Vec<(String, Rule)>>,
 }
 
-/// Rules that operators may make; more belong into the file.
+/// Maximum rules from operators; more belong in the configuration file.
 const MAX_NAMED: usize = 1000;
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct Observations {
     pub rollups: Rollups,
     pub errors: UnnamedErrors,
     pub alarms: Alarms,
-    /// Refusals by pools.
+    /// Refusals by bulkheads.
     pub overloaded: HashMap<Arc<EndpointNames>, u64>,
     pub rejected: u64,
     second: i64,
@@ -75,7 +75,7 @@ impl Default for Observations {
     }
 }
 
-/// The numbers of the second that is over.
+/// The counts of the last complete second.
 #[derive(Debug, Serialize)]
 struct SecondCounts {
     #[serde(flatten)]
@@ -83,14 +83,14 @@ struct SecondCounts {
     in_flight: u32,
 }
 
-/// How a call ended, as far as people count.
+/// The category of a call's end in counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutcomeCategory {
     Success,
-    /// By us, before anything was sent.
+    /// Refused by Seawall before anything was sent.
     Rejected,
     Failed,
-    /// The caller did.
+    /// The caller disconnected.
     Left,
     /// It became a job, whose own call is counted when it ends.
     Later,
@@ -106,7 +106,7 @@ fn ending(record: &CallRecord) -> OutcomeCategory {
     }
 }
 
-/// When and to whom something happened that is counted.
+/// Returns time and endpoint of a counted record.
 fn place(record: &Record) -> Option<(Wall, &Arc<EndpointNames>)> {
     match record {
         Record::Attempt(record) => Some((record.at, &record.names)),
@@ -122,7 +122,7 @@ fn is_alike(one: &Record, next: &Record) -> bool {
     }
 }
 
-/// Whether there is a row of a roll-up for it.
+/// Returns whether a roll-up counts the record.
 fn is_counted(record: &Record) -> bool {
     !matches!(record, Record::Call(record) if ending(record) == OutcomeCategory::Later)
 }
@@ -136,7 +136,7 @@ impl Observer {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what happened. The log's writer calls this, many times a second.
+    /// Processes records. The log writer calls this many times per second.
     pub(crate) fn look(&self, records: &[Record], shared: &ServerState) {
         let now = shared.clock.now();
         let second = now.wall.0.div_euclid(1000);
@@ -145,7 +145,7 @@ impl Observer {
             return;
         }
         let live = shared.live.load();
-        // Records of one endpoint and second follow each other for the most part; their places are looked for once.
+        // Records of one endpoint and second mostly follow each other, so their counters are looked up once.
         for run in records.chunk_by(is_alike) {
             seen.run(run);
         }
@@ -158,7 +158,7 @@ impl Observer {
         }
     }
 
-    /// Once a second: what changes with time alone, and the numbers of the second that is over.
+    /// Runs once per second: checks time-based conditions and publishes the counts of the last second.
     fn tick(&self, seen: &mut Observations, live: &Live, shared: &ServerState, now: Now) {
         let Observations { alarms, rollups, endpoints, all, .. } = seen;
         alarms.poll(live, rollups, &self.bus, now);
@@ -171,7 +171,7 @@ impl Observer {
         self.bus.tick(&SecondCounts { point: all.second(seen.second - 1).shown(), in_flight: in_flight(live) });
     }
 
-    /// Puts a rule in force from the next configuration on, which the caller makes.
+    /// Adds a rule. It applies once the caller of this function builds the next configuration.
     pub(crate) fn remember(&self, upstream: &str, rule: Rule) {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         named.retain(|(of, known)| of != upstream || known.name != rule.name);
@@ -179,7 +179,7 @@ impl Observer {
         named.truncate(MAX_NAMED);
     }
 
-    /// As `remember`, for all that the store knows. Whether there is anything new in them.
+    /// Does the same for all rules in the store. Returns whether any is new.
     pub(crate) fn rename(&self, rules: Vec<(String, Rule)>) -> bool {
         let known = self.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let new: Vec<(String, Rule)> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
@@ -188,7 +188,7 @@ impl Observer {
         is_news
     }
 
-    /// The rules that operators made, in front of those of the file.
+    /// Adds the operators' rules in front of those in the file.
     pub(crate) fn add_named(&self, config: &mut seawall_core::config::Config) {
         let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         for upstream in &mut config.upstreams {
@@ -201,7 +201,7 @@ impl Observer {
 }
 
 impl Observations {
-    /// Takes in what belongs to the same points and the same row.
+    /// Adds consecutive records of one endpoint and second.
     fn run(&mut self, run: &[Record]) {
         let Some((at, names)) = run.first().and_then(place) else { return };
         let Self { calls, all, endpoints, rollups, errors, overloaded, rejected, .. } = self;
@@ -238,14 +238,14 @@ impl Observations {
         }
     }
 
-    /// The last minute of one endpoint.
+    /// Returns the last minute of one endpoint.
     pub(crate) fn minute(&self, names: &Arc<EndpointNames>, now: Wall) -> SeriesPoint {
         self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
     }
 }
 
-/// What an upstream says in an answer, in one line without words that look like secrets. Those that are known to be secrets were
-/// taken out when the sample was taken.
+/// Returns the message of an upstream's response in one line, with likely secrets redacted. Known secrets were masked when the sample was
+/// taken.
 fn said(sample: &ErrorSample) -> String {
     redacted(&diagnostic(&sample.body, &sample.content_type))
 }
@@ -254,7 +254,7 @@ pub(crate) fn in_flight(live: &Live) -> u32 {
     live.upstreams.iter().map(|upstream| upstream.in_flight.load(Ordering::Relaxed)).sum()
 }
 
-/// Adds to the end, and lets the oldest go.
+/// Appends an item and drops the oldest beyond `most`.
 fn bounded<T>(ring: &mut VecDeque<T>, most: usize, item: T) {
     if ring.len() >= most {
         ring.pop_front();

@@ -1,5 +1,5 @@
-//! Quarters of an hour of each endpoint, as this process counts them. They are here until the store has them, and a little
-//! longer; what came before, and what other processes counted, is in the store.
+//! Roll-ups of 15 minutes per endpoint, as counted by this process. They stay in memory until the store has them, and a little longer.
+//! Earlier rows and rows of other processes are in the store.
 
 use super::{OutcomeCategory, as_f64};
 use crate::json_shapes::{Time, ms};
@@ -15,25 +15,25 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 const QUARTER_MS: i64 = 15 * 60 * 1000;
-/// Rows that are remembered while the store does not take them.
+/// Maximum rows in memory while the store is unavailable.
 const MAX_ROWS: usize = 20_000;
-/// Rows that the store has stay so long, for stragglers.
+/// Time for which stored rows stay in memory, for late records.
 const OLDEST_MS: i64 = 60 * 60 * 1000;
 
-/// A quarter's start, and who it is of.
+/// Start of the interval, and endpoint.
 type RollupKey = (i64, Arc<EndpointNames>);
 
 #[derive(Debug, Default)]
 struct RollupCount {
     rollup: Rollup,
-    /// The store does not have it as it is.
+    /// Changed since the last write to the store.
     changed: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Rollups(BTreeMap<RollupKey, RollupCount>);
 
-/// Which rows somebody asks for: those that begin in `from..to`.
+/// A request for the rows that begin in `from..to`.
 #[derive(Debug)]
 pub(crate) struct RollupRequest {
     pub from: Wall,
@@ -61,7 +61,7 @@ impl Rollups {
         }
     }
 
-    /// What the store does not have yet. It will, unless somebody says otherwise.
+    /// Takes the changed rows. They count as stored unless `give_back` follows.
     pub(crate) fn take_changed(&mut self, writer: CallId) -> Vec<RollupRow> {
         let row = |((start, names), counted): (&RollupKey, &mut RollupCount)| {
             std::mem::take(&mut counted.changed).then(|| RollupRow {
@@ -75,7 +75,7 @@ impl Rollups {
         self.0.iter_mut().filter_map(row).collect()
     }
 
-    /// The store did not take these.
+    /// Marks rows that the store did not accept as changed.
     pub(crate) fn give_back(&mut self, rows: &[RollupRow]) {
         let refused: HashSet<(i64, &str, &str)> = rows.iter().map(|row| (row.start_at.0, &*row.upstream, &*row.endpoint)).collect();
         for ((start, names), counted) in &mut self.0 {
@@ -83,7 +83,7 @@ impl Rollups {
         }
     }
 
-    /// What the store has, with what is here in the place of what was written from here; oldest first.
+    /// Merges stored rows with the rows in memory, which replace the stored ones of this process; oldest first.
     pub(crate) fn with(&self, stored: &[RollupRow], writer: CallId, asked: &RollupRequest) -> Vec<ShownRollup> {
         let mut sums: BTreeMap<(i64, &str, &str), Rollup> = BTreeMap::new();
         let here = self.0.iter().filter(|((start, names), _)| {
@@ -103,7 +103,7 @@ impl Rollups {
     }
 }
 
-/// One more call in a row; a call that goes on later is counted when it ends.
+/// Counts a call in a row; a call that continues as a job is counted when it ends.
 pub(crate) fn call(row: &mut Rollup, ending: OutcomeCategory) {
     if ending != OutcomeCategory::Later {
         row.calls += 1;

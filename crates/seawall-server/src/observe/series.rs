@@ -1,5 +1,5 @@
-//! What happened second by second, for charts and for "the last minute". Points hold counts and a histogram, so that any
-//! two of them add up to exactly the longer one.
+//! Time series of calls, for charts and for the last minute. Points hold counts and a histogram, so two points add up to exactly the point
+//! of the longer interval.
 
 use super::{OutcomeCategory, as_f64};
 use crate::json_shapes::{Time, ms};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
 
-/// The codes of refusals that are counted by themselves: an operator can do something about each.
+/// Refusals that are counted per code, because an operator can act on each.
 pub(crate) const REFUSALS: [Code; 6] =
     [Code::RateLimited, Code::Overloaded, Code::KeysExhausted, Code::KeysRejected, Code::CircuitOpen, Code::Paused];
 
@@ -23,7 +23,7 @@ pub(crate) struct SeriesPoint {
     pub success: u64,
     pub failed: u64,
     pub rejected: u64,
-    /// Of those the ones with these codes, in the order of `REFUSALS`.
+    /// Rejections by code, in the order of `REFUSALS`.
     pub refusals: [u64; REFUSALS.len()],
     pub retries: u64,
     /// Attempts by class, in the order of `Class::ALL`.
@@ -50,7 +50,7 @@ impl SeriesPoint {
         }
     }
 
-    /// A call that was refused with this code.
+    /// Counts a call that was refused with this code.
     pub(super) fn refused(&mut self, code: &str) {
         let place = REFUSALS.iter().position(|known| known.as_str() == code);
         if let Some(count) = place.and_then(|place| self.refusals.get_mut(place)) {
@@ -67,19 +67,19 @@ impl SeriesPoint {
             OutcomeCategory::Left => {}
         }
         self.calls += 1;
-        // A refusal takes no time, and a caller that left did not wait for its response: neither says how long responses take.
+        // Refusals take no time, and callers that disconnected did not wait for the response, so neither enters the latency.
         if matches!(ending, OutcomeCategory::Success | OutcomeCategory::Failed) {
             self.latency.add(elapsed);
         }
     }
 
-    /// One where nothing was asked for: nothing has failed.
+    /// Returns 1 if there were no calls: nothing has failed.
     pub(crate) fn success_share(&self) -> f64 {
         let ended = self.success + self.failed + self.rejected;
         if ended == 0 { 1.0 } else { as_f64(self.success) / as_f64(ended) }
     }
 
-    /// Calls a second, of the last minute or of as much of it as the process has seen.
+    /// Returns calls per second over the last minute, or over the time since the start if shorter.
     pub(crate) fn rate(&self, now: Mono) -> f64 {
         as_f64(self.calls) / now.since(Mono::default()).as_secs_f64().clamp(1.0, 60.0)
     }
@@ -92,7 +92,7 @@ impl SeriesPoint {
         self.latency.quantile(per_mille).map(ms)
     }
 
-    /// Of the last minute, or of as much of it as the process has seen.
+    /// Returns rates over the last minute, or over the time since the start if shorter.
     pub(crate) fn pace(&self, now: Mono) -> CallRates {
         CallRates {
             success_share: self.success_share(),
@@ -159,7 +159,7 @@ impl TimeSeries {
         Self { step, most, points: VecDeque::new() }
     }
 
-    /// The point that a moment belongs to. Records arrive almost in order, so it is one of the last.
+    /// Returns the point of a time. Records arrive almost in order, so the search begins at the end.
     pub(super) fn at(&mut self, at: Wall) -> &mut SeriesPoint {
         let t = at.0.div_euclid(1000).div_euclid(self.step) * self.step;
         let place = self.points.iter().rposition(|point| point.t <= t);
@@ -168,7 +168,7 @@ impl TimeSeries {
             before => {
                 let place = before.map_or(0, |place| place + 1);
                 self.points.insert(place, SeriesPoint { t, ..SeriesPoint::default() });
-                // An hour of them is kept. The last but one is over, but for what comes late.
+                // Keeps one hour of points. The last but one is complete except for late records, so its histogram is compacted.
                 if let Some(over) = place.checked_sub(2).and_then(|over| self.points.get_mut(over)) {
                     over.latency.settle();
                 }
@@ -182,7 +182,7 @@ impl TimeSeries {
         &mut self.points[place - surplus]
     }
 
-    /// Everything in the `seconds` before `now`, the running step included.
+    /// Sums the `seconds` before `now`, including the current step.
     pub(crate) fn last(&self, seconds: i64, now: Wall) -> SeriesPoint {
         let from = now.0.div_euclid(1000) - seconds;
         let mut sum = SeriesPoint { t: from, ..SeriesPoint::default() };
@@ -194,13 +194,13 @@ impl TimeSeries {
         self.points.back().is_none_or(|point| point.t + seconds < now.0.div_euclid(1000))
     }
 
-    /// The point of one second, empty where nothing happened.
+    /// Returns the point of one second, empty if nothing happened.
     pub(super) fn second(&self, t: i64) -> SeriesPoint {
         let found = self.points.iter().rev().take_while(|point| point.t >= t).find(|point| point.t == t);
         found.cloned().unwrap_or_else(|| SeriesPoint { t, ..SeriesPoint::default() })
     }
 
-    /// One point for each `step` seconds since `from`, with those in which nothing happened.
+    /// Returns one point per `step` seconds since `from`, including empty ones.
     pub(crate) fn chart(&self, from: i64, to: i64, step: i64) -> Vec<SeriesPoint> {
         let step = step.max(self.step);
         let from = from.div_euclid(step) * step;
@@ -254,7 +254,7 @@ mod tests {
             let point = series.at(Wall(second * 1000 + 5));
             point.calls += 1;
             point.latency.add(Nanos::from_millis(10));
-            // A straggler of the second before.
+            // A late record of the second before.
             series.at(Wall((second - 1) * 1000 + 999)).calls += 1;
         }
         assert_eq!(series.points.len(), 10);

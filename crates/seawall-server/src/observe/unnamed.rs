@@ -1,6 +1,5 @@
-//! Failures that only a catch-all caught, grouped by what is the same in them, until somebody names them. Bodies are
-//! looked at here and forgotten; what is kept is one redacted line and a condition to recognise the error by. The store
-//! has them as well, and the names that they were given.
+//! Failures that matched only a catch-all rule, grouped by common features until an operator names them. Bodies are read here and dropped;
+//! a redacted line and a condition that recognises the error are kept. The store has the groups and their names as well.
 
 use crate::json_shapes::{ClassWord, Time};
 use seawall_core::classify::{Condition, ErrorFingerprint, Rule, fingerprint};
@@ -13,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Different errors that are remembered; the one without a name that was not seen for longest goes first.
+/// Maximum groups in memory; the unnamed group that was not seen for the longest time is dropped first.
 pub(crate) const MAX_ERRORS: usize = 500;
 
 #[derive(Clone, Debug)]
@@ -21,7 +20,7 @@ pub(crate) struct UnnamedEntry {
     pub names: Arc<EndpointNames>,
     pub condition: Condition,
     count: u64,
-    /// Those of them that the store has not heard of.
+    /// Occurrences that the store does not have yet.
     fresh: u64,
     first_at: Wall,
     last_at: Wall,
@@ -75,7 +74,7 @@ impl UnnamedErrors {
         }
     }
 
-    /// What the store has not heard of. It will, unless somebody says otherwise.
+    /// Takes the occurrences that the store does not have yet. They count as stored unless `give_back` follows.
     pub(crate) fn take_fresh(&mut self) -> Vec<notes::UnnamedGroup> {
         let fresh = self.0.iter_mut().filter(|(_, error)| error.fresh > 0);
         let noted = fresh.map(|(print, error)| notes::UnnamedGroup {
@@ -93,7 +92,7 @@ impl UnnamedErrors {
         noted.collect()
     }
 
-    /// The store did not take these.
+    /// Puts back groups that the store did not accept.
     pub(crate) fn give_back(&mut self, errors: &[notes::UnnamedGroup]) {
         for noted in errors {
             if let Some(error) = ErrorFingerprint::parse(&noted.fingerprint).and_then(|print| self.0.get_mut(&print)) {
@@ -102,7 +101,7 @@ impl UnnamedErrors {
         }
     }
 
-    /// Takes over what the store knows, from before and from others, and gives the rules that came of names.
+    /// Merges the groups in the store, from earlier and from other instances. Returns the rules made from names.
     pub(crate) fn take_over(&mut self, stored: &[notes::UnnamedGroup]) -> Vec<(String, Rule)> {
         let mut rules = Vec::new();
         for noted in stored {
@@ -129,7 +128,7 @@ impl UnnamedErrors {
         rules
     }
 
-    /// Those seen last come first.
+    /// Lists the groups, most recently seen first.
     pub(crate) fn list(&self) -> Vec<UnnamedError> {
         let mut all: Vec<(&ErrorFingerprint, &UnnamedEntry)> = self.0.iter().collect();
         all.sort_by_key(|(print, error)| (std::cmp::Reverse(error.last_at), **print));
