@@ -1,16 +1,16 @@
-//! Places where a test can make the process die, fail or stall, between any two steps of the life of a job, a letter, a replay
-//! or a schedule. There are none in a release build.
+//! Failpoints: places at which a test makes the process die, fail or stall, between any two steps of a job, a letter, a replay or a
+//! schedule. Release builds have none.
 
 use crate::error::Error;
 
-/// What happens at a failpoint.
+/// The effect of a failpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The process ends as if the power had gone.
+    /// Ends the process abruptly.
     Kill,
-    /// The store fails, in a way that may pass.
+    /// The store fails with an error that may pass.
     Fail,
-    /// Everything that passes here takes a second longer.
+    /// Each pass takes a second longer.
     Pause,
 }
 
@@ -26,7 +26,7 @@ impl Trouble {
     }
 }
 
-/// Every failpoint there is.
+/// The names of all failpoints.
 pub const NAMES: &[&str] = &[
     "enqueue-before-commit",
     "enqueue-after-commit",
@@ -75,10 +75,10 @@ pub const NAMES: &[&str] = &[
 #[cfg(debug_assertions)]
 static ARMED: std::sync::OnceLock<(String, Trouble)> = std::sync::OnceLock::new();
 
-/// Arms one failpoint for the rest of the process's life.
+/// Arms one failpoint for the rest of the process.
 #[cfg(debug_assertions)]
 pub fn arm(name: &str, trouble: Trouble) {
-    // Whoever came first stays.
+    // The first armed failpoint stays.
     drop(ARMED.set((name.to_owned(), trouble)));
 }
 

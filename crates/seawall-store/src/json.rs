@@ -1,28 +1,28 @@
-//! JSON columns. Headers are written as serde would write them, for a third fewer instructions: most texts need no escape, and one look at
-//! a whole text is cheaper than one at each of its characters.
+//! JSON columns. Headers are serialised as serde would, for a third fewer instructions: most texts need no escape, and one scan of a text
+//! is cheaper than a check per character.
 
 use crate::error::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Writes any value.
+/// Serialises any value.
 pub(crate) fn write(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// Reads a column.
+/// Parses a column.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::Damaged(format!("a row cannot be read: {error}")))
 }
 
-/// Writes headers: a list of pairs.
+/// Serialises headers: a list of pairs.
 pub(crate) fn pairs(pairs: &[(String, String)]) -> String {
     let mut out = String::with_capacity(2 + pairs.iter().map(|(name, value)| name.len() + value.len() + 8).sum::<usize>());
     list(&mut out, pairs, |out, (name, value)| pair(out, name, value, |_| {}));
     out
 }
 
-/// Writes a header; `make` changes its name.
+/// Serialises a header; `make` changes its name in place.
 pub(crate) fn pair(out: &mut String, name: &str, value: &str, make: impl Fn(&mut str)) {
     out.push('[');
     let start = out.len();
@@ -55,7 +55,7 @@ pub(crate) fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Whether there is a control character, a quote or a backslash: eight bytes in one step, as most texts here are short.
+/// Returns whether there is a control character, a quote or a backslash. Reads eight bytes per step, since most texts here are short.
 fn needs_escape(text: &[u8]) -> bool {
     let (eights, rest) = text.as_chunks::<8>();
     let mut last = [b' '; 8];
@@ -63,17 +63,18 @@ fn needs_escape(text: &[u8]) -> bool {
     eights.iter().chain([&last]).fold(0, |found, eight| found | odd(u64::from_le_bytes(*eight))) != 0
 }
 
-/// Not zero where one of eight bytes is odd.
+/// Returns a nonzero value if one of eight bytes needs an escape (SWAR: eight bytes in one word).
 const fn odd(eight: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    /// Where a byte is smaller: to take that many from it borrows from its highest bit, which it has not itself.
+    /// Sets the high bit of each byte below `least` (and possibly of bytes above it): the subtraction borrows from that bit, and the mask
+    /// excludes bytes that had it set.
     const fn below(eight: u64, least: u64) -> u64 {
         eight.wrapping_sub(ONES * least) & !eight & (ONES << 7)
     }
     below(eight, 0x20) | below(eight ^ (ONES * 0x22), 1) | below(eight ^ (ONES * 0x5c), 1)
 }
 
-/// Writes a text or a number.
+/// Serialises a text or a number.
 pub(crate) fn scalar(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("a text or a number can be written")
 }

@@ -1,5 +1,5 @@
-//! Where Seawall keeps what must survive it: jobs, dead letters, schedules, idempotency keys and roll-ups, in SQLite or
-//! PostgreSQL. Nothing here decides about a call or reads a clock: every method is told what time it is.
+//! Durable state of Seawall in SQLite or PostgreSQL: jobs, dead letters, schedules, idempotency keys and roll-ups. This crate decides
+//! nothing about calls and reads no clock: callers pass the time to every method.
 
 mod error;
 pub mod failpoint;

@@ -1,8 +1,8 @@
-//! Which backend a `store` value names. Opening it is the backend's business.
+//! The backend that a `store` value names. Opening it is the backend's task.
 
 use std::path::PathBuf;
 
-/// A closed set: one variant for each backend that passes the conformance suite.
+/// The supported backends; each passes the conformance suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     Sqlite(PathBuf),
@@ -15,7 +15,7 @@ pub struct UnknownStore;
 
 impl Location {
     /// # Errors
-    /// When the text names no backend that there is.
+    /// When the text names no known backend.
     pub fn parse(text: &str) -> Result<Self, UnknownStore> {
         if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
             return Ok(Self::Sqlite(PathBuf::from(path)));

@@ -1,20 +1,20 @@
-//! What a job has used up, as one short text in its row.
+//! The progress of a job as a short text column.
 
 use seawall_core::decide::CallProgress;
 use seawall_core::lease::KeySet;
 use seawall_core::time::Nanos;
 
-/// What most jobs are claimed with.
+/// The progress of most jobs at their claim.
 const FRESH: &str = "0 0 0 0 0 0 0";
 
-/// The number of the first key. Zero stands for none; one was written by a version that did not say which key it was.
+/// The number of the first key. Zero means none; one was written by a version that did not record the key.
 const FIRST_KEY: u64 = 2;
 
 pub(crate) fn write(progress: &CallProgress) -> String {
     let CallProgress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried } = *progress;
     let refused = refused_key.map_or(0, |key| u64::from(key) + FIRST_KEY);
     let mut out = String::with_capacity(48);
-    // One by one: to format them together costs ten times as much, and every job that ends pays for it.
+    // Formats number by number: formatting them together costs ten times as much, for every job that ends.
     let mut digits = itoa::Buffer::new();
     for number in [attempts.into(), ambiguous.into(), waits.into(), previous_wait.0, refreshed.into(), refused] {
         out.push_str(digits.format::<u64>(number));
@@ -27,7 +27,7 @@ pub(crate) fn write(progress: &CallProgress) -> String {
     out
 }
 
-/// A text that cannot be read counts as a fresh start with the attempts that are known: never as none left.
+/// Parses the text. Unreadable text counts as a fresh start with the known attempts, never as none left.
 pub(crate) fn read(text: &str) -> CallProgress {
     if text == FRESH {
         return CallProgress::default();

@@ -1,4 +1,4 @@
-//! Rows become values here, and only here.
+//! Converts rows to values; no other module does.
 
 use crate::error::Error;
 use crate::json;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 
-/// What a job is, without its body: with how often a worker vanished, what has been used up and what has been tried as they are there.
+/// The columns of a job without its body; expressions for crashes, progress and history differ by query.
 macro_rules! columns {
     ($crashes:expr, $progress:expr, $history:expr) => {
         concat!(
@@ -25,21 +25,21 @@ macro_rules! columns {
         )
     };
 }
-/// What a worker has to know, `FROM jobs`.
+/// The columns that a worker needs, `FROM jobs`.
 pub(crate) const CLAIMED: &str = columns!("jobs.crashes", "jobs.progress", "jobs.history");
 
-/// Jobs with the places they are in. What is over is found by the index that lists need: an index of its own would be written for every
-/// job that ends.
+/// Jobs joined with their claim and their end. Ended jobs are found by the index that lists need; an index of their own would be written
+/// for every job that ends.
 pub(crate) const PLACED: &str =
     "jobs LEFT JOIN claims ON claims.row = jobs.row LEFT JOIN ended ON ended.state IN (3, 4, 5) AND ended.id = jobs.id";
-/// Which place that is: the state of a job of [`PLACED`].
+/// The state of a job of [`PLACED`].
 macro_rules! state {
     () => {
         "CASE WHEN ended.row IS NOT NULL THEN ended.state WHEN claims.row IS NOT NULL THEN 1 WHEN jobs.waits = 1 THEN 2 ELSE 0 END"
     };
 }
 pub(crate) const STATE: &str = state!();
-/// How often a worker vanished. One that was blamed in advance and then given back by its worker is not blamed any more.
+/// Number of lost workers. A suspect that was blamed in advance and then settled by its worker is not blamed any more.
 macro_rules! crashes {
     () => {
         "CASE WHEN ended.state <> 4 AND ended.token <> 0 AND jobs.crashes > 2 THEN 2 ELSE jobs.crashes END"
@@ -56,13 +56,13 @@ macro_rules! history {
         "coalesce(ended.history, jobs.history)"
     };
 }
-/// How it ended, or what it waits for.
+/// The error of a job that ended, or the condition that it waits for.
 macro_rules! error {
     () => {
         "CASE WHEN ended.row IS NULL THEN jobs.error ELSE ended.error END"
     };
 }
-/// What anybody may know of a job of [`PLACED`], without the two values that may be long.
+/// The columns of a job of [`PLACED`] for display, without the two values that may be long.
 pub(crate) const JOB: &str = concat!(
     columns!(crashes!(), progress!(), history!()),
     ", ",
@@ -71,7 +71,7 @@ pub(crate) const JOB: &str = concat!(
     error!(),
     ", ended.response_status, ended.response_cut, ended.response_headers"
 );
-/// What a settlement left of a job of [`PLACED`], which is [`GIVEN_BACK`] with its token. Its worker was told to cancel it if it did.
+/// The traces of a settlement on a job of [`PLACED`] that was [`GIVEN_BACK`] with its token. The worker had been asked to cancel if it did.
 pub(crate) const LEFT: &str = concat!(
     "jobs.upstream, jobs.tenant, CASE WHEN ended.state = 5 THEN 1 ELSE 0 END, jobs.origin, ",
     state!(),
@@ -82,10 +82,10 @@ pub(crate) const LEFT: &str = concat!(
     ", ",
     error!()
 );
-/// The token with which a job of [`PLACED`] was given back last; none where somebody else ended it since.
+/// The token of the latest settlement of a job of [`PLACED`]; null if another request has ended it since.
 pub(crate) const GIVEN_BACK: &str = "coalesce(ended.token, jobs.token)";
 
-/// A job that is claimed with this token, without its body: nothing is said about how it may have ended or what it waited for.
+/// Reads a job claimed with this token, without its body, end and cause of waiting.
 pub(crate) fn claimed(c: &mut RowReader<impl RowSource>, token: i64) -> Result<(Job, JobLease), Error> {
     let (row, id) = (c.take()?, c.take()?);
     let (upstream, tenant, caller, priority) = (c.take()?, c.take()?, c.take()?, c.take()?);
@@ -127,7 +127,7 @@ pub(crate) fn claimed(c: &mut RowReader<impl RowSource>, token: i64) -> Result<(
     Ok((job, lease))
 }
 
-/// The job without its bodies.
+/// Reads a job without its bodies.
 pub(crate) fn job(c: &mut RowReader<impl RowSource>) -> Result<Job, Error> {
     let (mut job, _) = claimed(c, 0)?;
     job.state = c.number(JobState::from_number)?;
@@ -138,7 +138,7 @@ pub(crate) fn job(c: &mut RowReader<impl RowSource>) -> Result<Job, Error> {
     Ok(job)
 }
 
-/// A response without its body.
+/// Reads a response without its body.
 pub(crate) fn response(c: &mut RowReader<impl RowSource>) -> Result<Option<Response>, Error> {
     let (status, cut, headers): (Option<u16>, Option<bool>, Option<String>) = (c.take()?, c.take()?, c.take()?);
     let Some(status) = status else { return Ok(None) };
@@ -146,12 +146,12 @@ pub(crate) fn response(c: &mut RowReader<impl RowSource>) -> Result<Option<Respo
     Ok(Some(Response { status, headers, body: Bytes::new(), truncated: cut.unwrap_or(false) }))
 }
 
-/// Most jobs come from callers, and are not told so.
+/// Most jobs come from callers; their column is null.
 pub(crate) fn origin(text: Option<String>) -> Result<JobOrigin, Error> {
     text.map_or(Ok(JobOrigin::Caller), |text| json::read(&text))
 }
 
-/// What a letter is, without its body; `letters l JOIN issues i`.
+/// The columns of a letter without its body; `letters l JOIN issues i`.
 pub(crate) const LETTER: &str = "l.id, l.status, l.dead_at, l.expires_at, l.replays, l.replayed_by, l.replayable, l.door, l.tenant, \
      l.caller, l.reason, l.attempts, l.last_attempt_at, l.enqueued_at, l.correlation_id, l.idempotency_key, l.url, l.detail, \
      l.instructions, l.method, l.path, l.history, l.headers, l.body_cut, i.upstream, i.endpoint, i.class, i.code, i.severity";
@@ -198,7 +198,8 @@ pub(crate) fn letter(c: &mut RowReader) -> Result<Letter, Error> {
     Ok(Letter { letter, status, replays, replayed_by })
 }
 
-/// The body of a claimed job, or the length of one that was left where it is: from the columns of [`Sql::CLAIMED_BODY`](crate::sql::Sql).
+/// Reads the body of a claimed job, or the length of a body that stays in the store, from the columns of
+/// [`Sql::CLAIMED_BODY`](crate::sql::Sql).
 pub(crate) fn claimed_body(c: &mut RowReader<impl RowSource>) -> Result<(Bytes, Option<usize>), Error> {
     let (found, length): (Option<Bytes>, Option<i64>) = (c.take()?, c.take()?);
     match (found, length) {
@@ -207,7 +208,7 @@ pub(crate) fn claimed_body(c: &mut RowReader<impl RowSource>) -> Result<(Bytes, 
     }
 }
 
-/// A body must be there, if only an empty one.
+/// Returns the body; its absence means damage, since even an empty body is stored.
 pub(crate) fn body(found: Option<Bytes>) -> Result<Bytes, Error> {
     found.ok_or_else(|| Error::Damaged("a job has lost its body".to_owned()))
 }

@@ -2,7 +2,7 @@
 
 use crate::{postgres, sqlite};
 
-/// Keeps every other process from the same run for as long as it lives.
+/// Excludes every other process from the same run until it is dropped.
 #[derive(Debug)]
 pub struct RunLock(#[expect(dead_code, reason = "it is held, not looked at")] pub(crate) Lock);
 

@@ -1,5 +1,5 @@
-//! What the two databases have in common: values, rows, and a way to run a statement. Rules that are written against
-//! this exist once; only what must be fast is written for each database.
+//! The common interface of the two databases: values, rows, and statements. Statements on top of it exist once; only performance-critical
+//! ones are written per database.
 
 use crate::error::Error;
 use crate::json;
@@ -21,37 +21,37 @@ pub(crate) enum SqlValue {
     Bytes(Vec<u8>),
 }
 
-/// Statements name their values `$1`, `$2`, … and have no other use for the dollar.
+/// Statements name their values `$1`, `$2`, … and contain no other dollar sign.
 pub(crate) trait Sql {
-    /// The function that finds a text in a text; 0 where it is not.
+    /// The function that finds a substring; 0 if absent.
     const FIND: &'static str;
-    /// A job's body, as a column.
+    /// The column expression of a job's body.
     const BODY: &'static str;
-    /// What a `SELECT` ends with whose row will be written in the same transaction.
+    /// The suffix of a `SELECT` whose row is written in the same transaction.
     const LOCK: &'static str;
 
     fn query(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<Vec<RowReader>, Error>> + Send;
 
-    /// How many rows it changed.
+    /// Returns the number of changed rows.
     fn execute(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<u64, Error>> + Send;
 }
 
-/// A transaction, in which jobs can be made too.
+/// A transaction that can also create jobs.
 pub(crate) trait Write: Sql {
     fn enqueue(&mut self, job: &NewJob, now: Wall) -> impl Future<Output = Result<Enqueued, Error>> + Send;
 }
 
-/// PostgreSQL's text has no place for this character.
+/// Replaces NUL, which PostgreSQL's text cannot hold.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// The first row, if there is one.
+/// Returns the first row, if there is one.
 pub(crate) async fn first<S: Sql>(sql: &mut S, statement: &str, values: &[SqlValue]) -> Result<Option<RowReader>, Error> {
     Ok(sql.query(statement, values).await?.into_iter().next())
 }
 
-/// Runs what never waits, because the database is in the same process.
+/// Polls a future once; statements of an in-process database never wait.
 pub(crate) fn at_once<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -59,13 +59,13 @@ pub(crate) fn at_once<T>(work: impl Future<Output = Result<T, Error>>) -> Result
     }
 }
 
-/// The values of a statement, in order.
+/// Lists the values of a statement, in order.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { &[$($crate::sql::SqlValue::from($value)),*] };
 }
 pub(crate) use values;
 
-/// Where a row's values come from, in the order of its columns.
+/// The source of a row's values, in the order of its columns.
 pub(crate) trait RowSource {
     fn value(&mut self) -> Result<SqlValue, Error>;
 }
@@ -76,7 +76,7 @@ impl RowSource for std::vec::IntoIter<SqlValue> {
     }
 }
 
-/// A row, read in the order of its columns; apart from its statement, where it is not said otherwise.
+/// A row, read in the order of its columns; by default independent of its statement.
 #[derive(Debug)]
 pub(crate) struct RowReader<S = std::vec::IntoIter<SqlValue>>(S);
 
@@ -110,7 +110,7 @@ impl<S: RowSource> RowReader<S> {
     }
 }
 
-/// How many, as databases count.
+/// Converts a count to the databases' integer type.
 pub(crate) fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -155,7 +155,7 @@ impl<'a> From<&'a Option<String>> for SqlValue {
     }
 }
 
-/// What a column can be read as.
+/// A type that a column can be read as.
 pub(crate) trait FromValue: Sized {
     fn from_value(value: SqlValue) -> Result<Self, Error>;
 }

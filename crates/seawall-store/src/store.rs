@@ -1,5 +1,4 @@
-//! One handle for whichever backend the configuration names. Every method is the same on all of them, and one
-//! conformance suite holds them to it.
+//! The handle of the configured backend. All methods behave alike on all backends; one conformance suite checks that.
 
 use crate::error::Error;
 use crate::failpoint;
@@ -28,15 +27,15 @@ pub enum Store {
     Postgres(PostgresStore),
 }
 
-/// The embedded backend, which only this crate knows the inside of.
+/// The embedded backend. Its details are private to this crate.
 #[derive(Clone, Debug)]
 pub struct SqliteStore(pub(crate) Sqlite);
 
-/// The server's backend.
+/// The database server's backend.
 #[derive(Clone, Debug)]
 pub struct PostgresStore(pub(crate) Postgres);
 
-/// The same method on every backend.
+/// Calls the same method on every backend.
 macro_rules! on_each {
     ($self:ident, $name:ident $(, $argument:expr)*) => {
         match $self {
@@ -46,8 +45,8 @@ macro_rules! on_each {
     };
 }
 
-/// The same statements on every backend, in one transaction: `adds` what is refused first when space runs out, `ends`
-/// what is there, `repeats` what would be done over after a power cut. `at` names the failpoints before it and after it.
+/// Runs the same statements on every backend, in one transaction. `adds` is refused first when space runs out, `ends` changes existing
+/// rows, `repeats` can be redone after a power cut. `at` names the failpoints before and after it.
 macro_rules! change {
     ($self:ident, at $name:literal, $($change:tt)*) => {{
         crate::failpoint::hit(concat!($name, "-before-commit"))?;
@@ -70,7 +69,7 @@ macro_rules! change {
     };
 }
 
-/// The same statements on every backend, that only read.
+/// Runs the same read-only statements on every backend.
 macro_rules! look {
     ($self:ident, $function:path $(, $argument:ident)*) => {
         match $self {
@@ -99,10 +98,10 @@ impl Store {
         }
     }
 
-    /// Puts everything into the database itself, so that a copy of its file is all of it. Called when nothing more is written.
+    /// Moves everything into the database file, so that a copy of the file is complete. The last call before the end.
     ///
     /// # Errors
-    /// When the disk fails, or others do not let go of the database in time.
+    /// When the disk fails, or other processes do not release the database in time.
     pub async fn close(&self) -> Result<(), Error> {
         match self {
             Self::Sqlite(SqliteStore(backend)) => backend.close().await,
@@ -110,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Whether the database is a copy that was made without its log, or has lost it: then what the log held is missing.
+    /// Returns whether the database is a copy without its write-ahead log, or has lost it: then the content of the log is missing.
     #[must_use]
     pub const fn lost_its_log(&self) -> bool {
         match self {
@@ -119,7 +118,7 @@ impl Store {
         }
     }
 
-    /// Writes a copy of an SQLite database, also while it is in use.
+    /// Writes a copy of an SQLite database, even while it is in use.
     ///
     /// # Errors
     /// When there is a file of that name already, or the disk fails.
@@ -127,7 +126,7 @@ impl Store {
         sqlite::backup::write(database, copy)
     }
 
-    /// Puts a copy in the place of an SQLite database that nobody uses. Says where the one that was there is now.
+    /// Replaces an SQLite database that is not in use by a copy. Returns the new path of the replaced one.
     ///
     /// # Errors
     /// When the copy is damaged or newer than this program, or the database is in use.
@@ -135,22 +134,22 @@ impl Store {
         sqlite::backup::restore(database, copy)
     }
 
-    /// Reads all of an SQLite database and changes nothing.
+    /// Reads a whole SQLite database without changing it.
     ///
     /// # Errors
-    /// With what is wrong with it.
+    /// With the damage found.
     pub fn check(database: &Path) -> Result<(), Error> {
         sqlite::backup::check(database)
     }
 
-    /// Whether no other process uses it at the same time.
+    /// Returns whether no other process uses it at the same time.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         matches!(self, Self::Sqlite(_))
     }
 
-    /// Takes the right to run its jobs, for as long as a handle of ours lives. Whether there is such a right: a file has one, and a server as
-    /// many as it has users.
+    /// Claims the right to run its jobs, for the lifetime of this handle. Returns false if another process has that right. Only a file has
+    /// such a lock; a server may have many users.
     ///
     /// # Errors
     /// When a lock cannot be made beside the file.
@@ -161,7 +160,7 @@ impl Store {
         }
     }
 
-    /// Whether anything is heard of it, where that can be told without asking.
+    /// Returns whether the backend is reachable, as far as known without a request.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         match self {
@@ -170,37 +169,37 @@ impl Store {
         }
     }
 
-    /// Returns when there may be something new to claim, whichever process enqueued it. A call that comes late returns at
-    /// once; of several who wait, one is woken. Who waits must poll too: a notification can get lost with its connection.
+    /// Returns when there may be new jobs to claim, whichever process enqueued them. An earlier signal is not lost; each signal wakes one
+    /// waiter. Callers must poll as well: a notification can get lost with its connection.
     pub async fn woken(&self) {
         on_each!(self, woken);
     }
 
-    /// Keeps little of the database in memory: for whoever writes much and reads none of it.
+    /// Reduces the database's cache: for a caller that writes much and reads little.
     ///
     /// # Errors
     /// When it does not answer.
     pub async fn remember_little(&self) -> Result<(), Error> {
         match self {
             Self::Sqlite(SqliteStore(backend)) => backend.remember_little().await,
-            // The memory is the server's.
+            // The cache belongs to the server.
             Self::Postgres(_) => Ok(()),
         }
     }
 
-    /// Makes room ahead for what is about to be written: for whoever writes often, and waits for the disk each time.
+    /// Preallocates the write-ahead log: for a caller that writes often and waits for the disk each time.
     ///
     /// # Errors
     /// When it does not answer.
     pub async fn make_room(&self) -> Result<(), Error> {
         match self {
             Self::Sqlite(SqliteStore(backend)) => backend.make_room().await,
-            // A server sees to that itself.
+            // The server does that itself.
             Self::Postgres(_) => Ok(()),
         }
     }
 
-    /// The database's clock, where it has one that all its users share.
+    /// Returns the time by the database's clock, if its users share one.
     ///
     /// # Errors
     /// When it does not answer.
@@ -209,10 +208,10 @@ impl Store {
     }
 }
 
-/// Jobs. All fail as the database fails, and only so: what a caller did wrong is a value.
+/// Jobs. Methods fail only if the database fails; an error of a caller is a value.
 #[expect(clippy::missing_errors_doc, reason = "said once for all of them")]
 impl Store {
-    /// Keeps jobs. When this returns they are on disk.
+    /// Stores jobs. When this returns they are on disk.
     pub async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
         failpoint::hit("enqueue-before-commit")?;
         let kept = on_each!(self, enqueue, jobs, now);
@@ -220,7 +219,7 @@ impl Store {
         kept
     }
 
-    /// Takes jobs to run, each for the length of the lease.
+    /// Claims jobs for the length of the lease.
     pub async fn claim(&self, claim: ClaimRequest) -> Result<Vec<Claimed>, Error> {
         failpoint::hit("claim-before-commit")?;
         let claimed = on_each!(self, claim, claim);
@@ -230,7 +229,7 @@ impl Store {
         claimed
     }
 
-    /// Holds jobs for longer; the answers are in the order of the leases.
+    /// Renews leases; the replies are in their order.
     pub async fn renew(&self, leases: Vec<JobLease>, until: Wall) -> Result<Vec<Renewed>, Error> {
         failpoint::hit("renew-before-commit")?;
         let renewed = on_each!(self, renew, leases, until);
@@ -238,13 +237,13 @@ impl Store {
         renewed
     }
 
-    /// Gives a job back, with everything that comes of it, in one transaction.
+    /// Settles a job, with all that follows from it, in one transaction.
     pub async fn settle(&self, settle: impl Into<Arc<SettleJob>>) -> Result<Settled, Error> {
         let settled = self.settle_all(vec![settle.into()]).await.pop();
         settled.unwrap_or_else(|| Err(Error::Failed("a settlement was not answered".to_owned())))
     }
 
-    /// Gives jobs back, the answers are in their order. Each is whole, with everything that comes of it; where one fails, others may.
+    /// Settles jobs; the replies are in their order. Each settlement is atomic; if one fails, others may succeed.
     pub async fn settle_all(&self, settles: Vec<Arc<SettleJob>>) -> Vec<Result<Settled, Error>> {
         let many = settles.len();
         let worded: Vec<WrittenSettlement> = settles.into_iter().map(WrittenSettlement::of).collect();
@@ -258,8 +257,8 @@ impl Store {
         }
     }
 
-    /// Makes ready what is due, and jobs whose lease is over. Each of these counts as a crash of its worker, but for those of the holder
-    /// that asks: it lives.
+    /// Makes due jobs and jobs with expired leases available. An expired lease counts as a crash of its worker, unless the worker belongs
+    /// to the calling holder, which is alive.
     pub async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
         let tick = on_each!(self, tick, now, holder)?;
         if tick.recovered + tick.due > 0 {
@@ -268,12 +267,13 @@ impl Store {
         Ok(tick)
     }
 
-    /// The clock that times here were written by was set back by that much: what waits keeps what remained of its wait. How many do.
+    /// The clock behind the stored times was set back by this much: shifts waiting jobs so that each keeps its remaining wait. Returns
+    /// their number.
     pub async fn set_back(&self, now: Wall, by: Nanos) -> Result<u64, Error> {
         change!(self, ends statements::clock::set_back, now, by)
     }
 
-    /// When the newest job was made, by the clock of that time.
+    /// Returns the creation time of the newest job, by the clock at that time.
     pub async fn newest_job(&self) -> Result<Option<Wall>, Error> {
         look!(self, statements::clock::newest)
     }
@@ -282,14 +282,14 @@ impl Store {
         change!(self, at "cancel", ends statements::jobs::cancel, id, now)
     }
 
-    /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and
-    /// still ours; as often as it is asked.
+    /// Notes that a suspect starts: if its worker is lost now, the suspect is blamed. Returns whether the job is a suspect and the lease
+    /// still ours. May be repeated.
     pub async fn blame(&self, lease: JobLease) -> Result<bool, Error> {
         change!(self, at "blame", repeats statements::jobs::blame, lease)
     }
 
-    /// Notes on disk that the request of a job is about to be sent, where it may not be sent twice: if the lease is lost after that, nobody
-    /// knows the outcome. Whether the job is still ours; as often as it is asked.
+    /// Notes on disk that a request which may not be repeated is about to be sent: if the lease is lost after that, the outcome is unknown.
+    /// Returns whether the lease is still ours. May be repeated.
     pub async fn begin_send(&self, lease: JobLease, now: Wall) -> Result<bool, Error> {
         failpoint::hit("begin-before-commit")?;
         let begun = on_each!(self, begin_send, lease, now)?;
@@ -297,12 +297,12 @@ impl Store {
         Ok(begun)
     }
 
-    /// Makes jobs due that wait for what is over, a batch at a time.
+    /// Makes jobs due whose condition has passed, one batch per call.
     pub async fn hasten(&self, wish: Hasten) -> Result<Hastened, Error> {
         change!(self, at "hasten", ends statements::jobs::hasten, wish)
     }
 
-    /// The body that a claim left behind. None where the job is gone.
+    /// Returns the body that a claim left in the store, or `None` if the job is gone.
     pub async fn body(&self, lease: JobLease) -> Result<Option<bytes::Bytes>, Error> {
         look!(self, statements::jobs::body, lease)
     }
@@ -311,7 +311,7 @@ impl Store {
         look!(self, statements::jobs::one, id)
     }
 
-    /// Newest first, without bodies.
+    /// Lists jobs, newest first, without bodies.
     pub async fn jobs(&self, filter: job::JobFilter, window: PageWindow) -> Result<Page<Job>, Error> {
         look!(self, statements::jobs::list, filter, window)
     }
@@ -320,7 +320,7 @@ impl Store {
         look!(self, statements::jobs::counts)
     }
 
-    /// Forgets at most so many jobs that were over before that time; how many it were.
+    /// Deletes at most `most` jobs that ended before that time. Returns their number.
     pub async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
         on_each!(self, sweep_jobs, finished_before, most)
     }
@@ -329,12 +329,12 @@ impl Store {
 /// Dead letters.
 #[expect(clippy::missing_errors_doc, reason = "said once for all of them")]
 impl Store {
-    /// Keeps a letter; one with this id that is there already stays as it is.
+    /// Stores a letter; an existing one with this id stays unchanged.
     pub async fn keep_letter(&self, letter: NewLetter) -> Result<(), Error> {
         change!(self, at "keep", adds statements::letters::keep, letter)
     }
 
-    /// Keeps letters, all of them or none.
+    /// Stores letters, all of them or none.
     pub async fn keep_letters(&self, letters: Vec<NewLetter>) -> Result<(), Error> {
         change!(self, adds statements::letters::keep_all, letters)
     }
@@ -343,12 +343,12 @@ impl Store {
         look!(self, statements::letters::one, id)
     }
 
-    /// Newest first, without bodies.
+    /// Lists letters, newest first, without bodies.
     pub async fn letters(&self, filter: dead::LetterQuery, window: PageWindow) -> Result<Page<Letter>, Error> {
         look!(self, statements::letters::list, filter, window)
     }
 
-    /// Newest first, a thousand at most.
+    /// Lists issues, newest first, at most a thousand.
     pub async fn issues(&self) -> Result<Vec<Issue>, Error> {
         look!(self, statements::issues::list)
     }
@@ -357,12 +357,12 @@ impl Store {
         look!(self, statements::issues::depths)
     }
 
-    /// Forgets a letter; not one that is being replayed.
+    /// Deletes a letter, unless it is being replayed.
     pub async fn discard_letter(&self, id: CallId) -> Result<bool, Error> {
         change!(self, ends statements::letters::discard, id)
     }
 
-    /// Forgets at most so many letters whose time is over, and says which nobody looked after.
+    /// Deletes at most `most` expired letters, and returns the ones that were still open.
     pub async fn expire_letters(&self, now: Wall, most: usize) -> Result<Expiry, Error> {
         let expired = change!(self, ends statements::letters::expire, now, most)?;
         if expired.gone > 0 {

@@ -1,5 +1,4 @@
-//! A dead letter: a call that was given up on and kept, with everything that is known about why. Letters that failed the
-//! same way are one issue.
+//! A dead letter: a call that was given up on and stored with all that is known about the cause. Letters with equal failures form an issue.
 
 use crate::model::job::{Attempted, JobRequest};
 use seawall_core::id::CallId;
@@ -7,7 +6,7 @@ use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 
-/// What is written when a call is given up on. Its request holds no credential: those were taken out before.
+/// The data written when a call is given up on. Credentials have already been removed from the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewLetter {
     pub id: CallId,
@@ -16,15 +15,15 @@ pub struct NewLetter {
     pub endpoint: String,
     pub tenant: String,
     pub caller: String,
-    /// The whole URL, as people read it.
+    /// The full URL for display.
     pub url: String,
     pub request: JobRequest,
-    /// The body was longer than what is kept, so it cannot be sent again from here.
+    /// The body exceeded the limit and was truncated, so the letter cannot be replayed.
     pub body_cut: bool,
     pub class: Class,
     pub reason: String,
     pub code: String,
-    /// What the upstream or the checker said, cut and redacted.
+    /// The message of the upstream or the checker, truncated and redacted.
     pub detail: String,
     pub last_attempt_at: Option<Wall>,
     pub attempts: u32,
@@ -39,12 +38,12 @@ pub struct NewLetter {
     pub history: Vec<Attempted>,
 }
 
-/// What is being done about a letter.
+/// The state of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LetterStatus {
-    /// Nothing yet.
+    /// Not replayed.
     Kept = 0,
-    /// A job is at it.
+    /// A job is replaying it.
     Replaying = 1,
     /// A replay succeeded.
     Replayed = 2,
@@ -80,13 +79,13 @@ impl LetterStatus {
 pub struct Letter {
     pub letter: NewLetter,
     pub status: LetterStatus,
-    /// How often it has been tried again.
+    /// Number of replays.
     pub replays: u32,
-    /// The job that is at it, or was last.
+    /// The job that replays it, or did so last.
     pub replayed_by: Option<CallId>,
 }
 
-/// Letters that an operator means. Everything that is given must match.
+/// A filter of letters. All given conditions must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetterQuery {
     pub ids: Vec<CallId>,
@@ -98,11 +97,11 @@ pub struct LetterQuery {
     pub since: Option<Wall>,
     pub until: Option<Wall>,
     pub status: Option<LetterStatus>,
-    /// Somewhere in the URL, the detail, the correlation id or the reason.
+    /// A substring of the URL, the detail, the correlation id or the reason.
     pub text: Option<String>,
 }
 
-/// Letters that failed the same way.
+/// Letters that failed in the same way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Issue {
     pub upstream: String,
@@ -110,17 +109,17 @@ pub struct Issue {
     pub class: Class,
     pub code: String,
     pub severity: Severity,
-    /// Letters that wait for somebody.
+    /// Letters that have not been replayed.
     pub open: u64,
-    /// Letters there ever were.
+    /// All letters ever counted.
     pub total: u64,
     pub first_at: Wall,
     pub last_at: Wall,
-    /// The newest letter's.
+    /// The detail of the newest letter.
     pub detail: String,
 }
 
-/// How many letters wait in a queue (an upstream's) at a severity.
+/// The number of open letters in a queue (an upstream's) at a severity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Depth {
     pub queue: String,
@@ -128,16 +127,16 @@ pub struct Depth {
     pub open: u64,
 }
 
-/// Letters whose time was over.
+/// The result of deleting expired letters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expiry {
-    /// How many are gone.
+    /// Number of deleted letters.
     pub gone: usize,
-    /// Those of them that nobody looked after.
+    /// Deleted letters that were still open.
     pub unheeded: Vec<Expired>,
 }
 
-/// What a letter that ran out of time leaves in the log.
+/// The data that is logged about an expired letter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expired {
     pub id: CallId,

@@ -1,15 +1,15 @@
-//! An answer's headers as they are kept: written once, by whoever has the answer, and read by whoever wants to see them. A text for each
-//! name and each value would be a dozen allocations for every job that ends.
+//! A response's headers in stored form: serialised once and parsed only for display. A string per name and value would cost a dozen
+//! allocations for every job that ends.
 
 use crate::error::Error;
 use crate::json;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A JSON list of pairs. Names are in lower case, however they were spelled.
+/// A JSON list of pairs. Names are in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredHeaders(String);
 
-/// What most answers need.
+/// Initial capacity; enough for most responses.
 const USUAL: usize = 256;
 
 impl Default for StoredHeaders {
@@ -23,7 +23,7 @@ impl StoredHeaders {
         json::read::<Vec<(String, String)>>(&text).map(|_| Self(text))
     }
 
-    /// As rows keep them.
+    /// Returns the column value.
     #[must_use]
     pub fn as_json(&self) -> &str {
         &self.0

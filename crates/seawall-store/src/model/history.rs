@@ -3,7 +3,7 @@
 use crate::json::{list, quoted, scalar};
 use crate::model::job::Attempted;
 
-/// Writes the attempts as serde would write them.
+/// Serialises the attempts as serde would.
 pub(crate) fn to_json(attempts: &[Attempted]) -> String {
     let mut out = String::with_capacity(2 + attempts.len() * 128);
     list(&mut out, attempts, |out, Attempted { attempt, status, latency_ms, outcome, at }| {

@@ -1,17 +1,17 @@
-//! Idempotency keys that outlive the process: the core decides, the answer is kept beside the entry.
+//! Persistent idempotency keys: the core has the rules, and the response is stored beside the entry.
 
 use crate::model::job::Response;
 use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 
-/// A wish to execute under a key.
+/// A request to reserve a key.
 #[derive(Clone, Copy, Debug)]
 pub struct ReserveKey {
-    /// A hash over whatever makes two keys the same.
+    /// A hash over the values that identify a key.
     pub scope: [u8; 32],
     pub claim: KeyClaim,
-    /// The job that asks: it recognises its own reservation when it comes back.
+    /// The job that asks; it recognises its own reservation when it runs again.
     pub owner: Option<CallId>,
     pub now: Wall,
 }
@@ -19,7 +19,7 @@ pub struct ReserveKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     pub answer: ReserveAnswer,
-    /// What is to be replayed.
+    /// The response to replay.
     pub stored: Option<Response>,
 }
 

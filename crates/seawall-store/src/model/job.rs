@@ -17,7 +17,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use serde::{Deserialize, Serialize};
 
-/// Where a job is in its life. The numbers are what databases keep.
+/// The state of a job. Databases store the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobState {
     Queued = 0,
@@ -62,34 +62,34 @@ impl JobState {
     }
 }
 
-/// What is sent, but for credentials: those are injected when it is.
+/// A job's request without credentials, which are added when it is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobRequest {
     pub method: String,
-    /// Below the upstream's URL, with its query; a whole URL where the upstream is [`AD_HOC`].
+    /// The path below the upstream's URL, with its query; a full URL if the upstream is [`AD_HOC`].
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
 }
 
 impl JobRequest {
-    /// Whether it holds values that are called like secrets.
+    /// Returns whether it holds values whose names suggest secrets.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
         self.headers.iter().any(|(name, _)| discretion::is_secret(name)) || discretion::secrets(&self.path).next().is_some()
     }
 }
 
-/// The lane of jobs whose target is a whole URL that somebody handed in: callbacks and notifications.
+/// The lane of jobs with a full URL as target: callbacks and notifications.
 pub const AD_HOC: &str = "-";
 
-/// Why a job exists besides that a caller asked for it.
+/// The origin of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobOrigin {
     #[default]
     Caller,
-    /// Tells somebody how that job ended.
+    /// Reports the end of the job with this id.
     Callback(String),
     Notification,
     /// A tick of a schedule for one subject.
@@ -97,7 +97,7 @@ pub enum JobOrigin {
         name: String,
         subject: String,
     },
-    /// A dead letter's second chance.
+    /// The replay of a dead letter.
     Replay {
         letter: String,
     },
@@ -109,28 +109,28 @@ pub struct NewJob {
     pub upstream: String,
     pub tenant: String,
     pub caller: String,
-    /// Higher goes first.
+    /// Jobs of higher priority start first.
     pub priority: i64,
     pub request: JobRequest,
     pub idempotency_key: Option<String>,
-    /// What makes two enqueues the same job: a hash over caller, upstream, method, path and key.
+    /// Identifies equal submissions: a hash over caller, upstream, method, path and key.
     pub dedup: Option<[u8; 32]>,
-    /// A hash of the whole request: the same `dedup` with another fingerprint is a mistake of the caller.
+    /// A hash of the whole request: the same `dedup` with another fingerprint is an error of the caller.
     pub fingerprint: [u8; 32],
     pub correlation_id: Option<String>,
     pub callback: Option<String>,
-    /// Not before.
+    /// Earliest start.
     pub run_at: Wall,
-    /// No attempt after.
+    /// No attempt starts later.
     pub expires_at: Option<Wall>,
     pub origin: JobOrigin,
-    /// What it had used up before it became a job.
+    /// Attempts and waits of the call before it became a job.
     pub progress: CallProgress,
     pub history: Vec<Attempted>,
 }
 
 impl NewJob {
-    /// As it is in the moment in which it is kept.
+    /// Returns the job in its initial state.
     #[must_use]
     pub fn begun(self, now: Wall) -> Job {
         Job {
@@ -161,17 +161,17 @@ impl NewJob {
     }
 }
 
-/// What became of one enqueue.
+/// The result of one submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
     New(CallId),
-    /// The same job was enqueued before.
+    /// The same job was submitted before.
     Known(CallId, JobState),
     /// The idempotency key belongs to another request.
     Mismatch(CallId),
 }
 
-/// One attempt, as dead letters tell it.
+/// One attempt, in the form shown in dead letters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempted {
     pub attempt: u32,
@@ -181,11 +181,11 @@ pub struct Attempted {
     pub at: String,
 }
 
-/// A job that so many workers had when they vanished is suspected, and blamed for no other end than one that it was begun before: most
-/// of those that a worker has at its end are not the cause.
+/// A job that this many lost workers held is a suspect. From then on it is blamed only for losses while it runs, because most jobs that a
+/// lost worker held are not the cause.
 pub const SUSPECT: u32 = 2;
 
-/// Attempts that a job remembers; the oldest are forgotten first.
+/// Maximum attempts in a job's history; the oldest are dropped first.
 pub const MAX_HISTORY: usize = 50;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,7 +193,7 @@ pub struct Response {
     pub status: u16,
     pub headers: StoredHeaders,
     pub body: Bytes,
-    /// The body was longer than what is kept.
+    /// The body was truncated.
     pub truncated: bool,
 }
 
@@ -208,11 +208,12 @@ pub struct Job {
     pub state: JobState,
     pub progress: CallProgress,
     pub history: Vec<Attempted>,
-    /// How often a worker vanished while it had this job; from [`SUSPECT`] on, while it ran this job.
+    /// Number of workers lost while they held this job; from [`SUSPECT`] on, while they ran it.
     pub crashes: u32,
-    /// When a send was begun whose worker was lost before it could tell the outcome, where that send may not be repeated.
+    /// Start of a send that may not be repeated and whose worker was lost before it knew the outcome.
     pub begun_at: Option<Wall>,
-    /// The rules of the worker that was lost with it, see [`ClaimRequest::rules`]; [`MIXED`] where several were lost that went by different ones.
+    /// The rules of the worker that was lost with it, see [`ClaimRequest::rules`]; [`MIXED`] after the loss of several with different
+    /// rules.
     pub lost_under: Option<i64>,
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,
@@ -228,17 +229,17 @@ pub struct Job {
     pub error: Option<String>,
 }
 
-/// Proof that a worker has a job. Writes that carry an older one change nothing.
+/// Proof that a worker holds a job. Writes with an outdated lease change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobLease {
     pub(crate) row: i64,
     pub(crate) id: CallId,
     pub(crate) token: i64,
-    /// A caller asked for the job: it is nobody else's replay or tick, and its end is told to nothing else in the store.
+    /// The job comes from a caller: it is no replay or tick, so its end changes nothing else in the store.
     pub(crate) by_caller: bool,
 }
 
-/// By its row alone: whoever holds many of these rarely has two of one job.
+/// Hashes the row alone: a table of leases rarely has two of one job.
 impl std::hash::Hash for JobLease {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.row.hash(state);
@@ -249,79 +250,79 @@ impl std::hash::Hash for JobLease {
 pub struct Claimed {
     pub lease: JobLease,
     pub job: Job,
-    /// The length of a body that was left in the store, where it is longer than [`SHORT_BODY`].
+    /// The length of a body that the claim left in the store because it exceeds [`SHORT_BODY`].
     pub body_left: Option<usize>,
-    /// Those of the [`ClaimRequest`].
+    /// The rules of the [`ClaimRequest`].
     pub rules: i64,
 }
 
-/// The rules of workers that did not go by the same ones. Nobody goes by these.
+/// The rules of several workers that differed. No worker has this number.
 pub const MIXED: i64 = -1;
 
-/// Bodies up to this length come with their claim: a worker may claim hundreds of jobs long before it begins them.
+/// Bodies up to this length come with their claim. A worker may claim hundreds of jobs long before it starts them.
 pub const SHORT_BODY: usize = 16 * 1024;
 
-/// One run of a program, as the tokens of its claims name it: a lease that runs out while its own process lives is not the end of
-/// that process.
+/// Identifies one run of a program in the tokens of its claims. A lease that expires while its own process lives does not count as a crash
+/// of that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder(u32);
 
 impl Holder {
-    /// Of a number that was drawn by chance.
+    /// Creates it from a random number.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The token of its claim with this number.
+    /// Returns the token of the claim with this number.
     #[must_use]
     pub fn token(self, claim: u32) -> u64 {
         u64::from(self.0) << 32 | u64::from(claim)
     }
 
-    /// What all of its tokens begin with, as databases keep them.
+    /// Returns the common prefix of its tokens, in the form that databases store.
     pub(crate) fn prefix(self) -> i64 {
         i64::from_ne_bytes(self.token(0).to_ne_bytes()) >> 32
     }
 }
 
-/// A wish for work.
+/// A request to claim jobs.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// How many jobs of which upstream.
+    /// Maximum jobs per upstream.
     pub lanes: Vec<(String, usize)>,
-    /// What tells this claim from any other: a [`Holder`]'s, or drawn by chance.
+    /// Unique token of this claim: from a [`Holder`], or random.
     pub token: u64,
     pub lease: Nanos,
     pub now: Wall,
-    /// A number for the rules by which the worker tells what may be repeated, and so is begun without a note.
+    /// A number for the rules by which the worker decides that a request may be repeated and is started without a note.
     pub rules: i64,
 }
 
-/// What a renewal found.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
     Held,
-    /// Somebody wants the job cancelled: stop, and settle it.
+    /// The job is to be cancelled: stop and settle it.
     Cancelling,
-    /// The job is somebody else's now, or over.
+    /// Another worker holds the job now, or it is over.
     Lost,
 }
 
-/// How a worker gives a job back.
+/// The way in which a worker gives a job back.
 #[derive(Clone, Debug)]
 pub enum JobEnding {
-    /// Later, with what has been used up so far.
+    /// Runs again later and keeps its progress.
     Wait {
         until: Wall,
         reason: &'static str,
     },
-    /// Not started after all, or cut off by a drain: it is as if it had not been claimed.
+    /// Not started, or cut off by a drain: as if it had not been claimed.
     Release,
     Done(Response),
-    /// Given up on. The letter is kept in the same transaction.
+    /// Given up on. The letter is stored in the same transaction.
     Dead(Box<crate::model::dead::NewLetter>),
-    /// Given up on where no letters are wanted.
+    /// Given up on, with letters turned off.
     Failed {
         code: String,
     },
@@ -334,61 +335,61 @@ pub struct SettleJob {
     pub ending: JobEnding,
     pub progress: CallProgress,
     pub history: Vec<Attempted>,
-    /// What the upstream said last to a job that is given up on.
+    /// The last response to a job that is given up on.
     pub answer: Option<Response>,
-    /// Jobs that come of this one, kept in the same transaction: its callback.
+    /// Jobs that follow from this one, stored in the same transaction: its callback.
     pub follow: Vec<NewJob>,
-    /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.
+    /// The end of its key's reservation, in the same transaction: a job is never over before its key is.
     pub key: Option<FinishKey>,
-    /// The secrets of its request are needed no longer once it is over.
+    /// The secrets of its request may be erased once it is over.
     pub forgets: bool,
     pub now: Wall,
-    /// The very same was asked before, and nobody knows what came of it: what it left is looked for.
+    /// A repetition: the reply to an equal request was lost, so the store checks whether that one was applied.
     pub again: bool,
 }
 
-/// What a settlement came to.
+/// The result of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     Kept,
-    /// The job should have waited, but was asked to be cancelled meanwhile.
+    /// The job was cancelled meanwhile instead of waiting for a retry.
     Cancelled,
     /// The lease was lost: nothing was changed.
     Lost,
 }
 
-/// What time itself brought about.
+/// The result of a tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockTick {
-    /// Jobs whose worker vanished.
+    /// Jobs recovered from lost workers.
     pub recovered: usize,
-    /// Jobs whose time has come.
+    /// Jobs that became due.
     pub due: usize,
-    /// Lanes that have something to claim.
+    /// Lanes with jobs to claim.
     pub lanes: Vec<String>,
-    /// When the next waiting job is due.
+    /// The time at which the next waiting job is due.
     pub next: Option<Wall>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     Now,
-    /// It is running; its worker has been told.
+    /// It is running, and its worker will be told to stop.
     Asked,
     /// Too late: it is over.
     Over(JobState),
     Unknown,
 }
 
-/// Which waiting jobs need not wait any longer. They become due one after the other, not all at once.
+/// A request to wake waiting jobs. They become due one after the other, not all at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hasten {
     pub upstream: String,
-    /// What they wait for: a word of `Reason`.
+    /// The condition that they wait for: a word of `Reason`.
     pub reason: &'static str,
-    /// When the first of them becomes due.
+    /// The time at which the first of them becomes due.
     pub from: Wall,
-    /// Those that were due before have been looked at.
+    /// Jobs that were due before this time have been processed.
     pub(crate) after: Wall,
 }
 
@@ -399,7 +400,7 @@ impl Hasten {
     }
 }
 
-/// A part of what was wished for, and how to go on.
+/// The result of one batch, and the request for the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hastened {
     pub jobs: u64,
@@ -413,7 +414,7 @@ pub struct JobFilter {
     pub correlation_id: Option<String>,
 }
 
-/// How many jobs are in each state, and since when the oldest queued one has been there.
+/// The number of jobs in each state, and the time since which the oldest queued one waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
     pub by_state: [u64; 6],

@@ -1,4 +1,4 @@
-//! What is stored, as plain data: the same for every database.
+//! Stored data as plain types, the same for every database.
 
 pub mod alarm;
 pub mod dead;

@@ -1,8 +1,8 @@
-//! Small things that are kept: who did what, and errors that no rule names.
+//! Audit entries, and errors that no rule names.
 
 use seawall_core::time::Wall;
 
-/// Something that an operator did.
+/// An operator's action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     pub at: Wall,
@@ -11,27 +11,27 @@ pub struct AuditEntry {
     pub detail: String,
 }
 
-/// A deed with its place in the list, which is where the next page begins.
+/// An audit entry with its number, which serves as the page cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberedEntry {
     pub number: i64,
     pub deed: AuditEntry,
 }
 
-/// Errors alike that no rule names.
+/// A group of similar errors that no rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnnamedGroup {
     pub fingerprint: String,
     pub upstream: String,
     pub endpoint: String,
     pub status: String,
-    /// A member of the answer and its value, where one tells the error from others.
+    /// A member of the response and its value that distinguish the error from others.
     pub member: Option<(String, String)>,
     pub seen: u64,
     pub first_at: Wall,
     pub last_at: Wall,
-    /// Redacted before it came here.
+    /// Already redacted.
     pub sample: String,
-    /// The class that somebody gave it.
+    /// The class that an operator gave it.
     pub named_as: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Replays of many letters: named, durable tasks with a frozen filter, one at a time for each upstream.
+//! Replays of many letters: named, durable tasks with a fixed filter, one at a time per upstream.
 
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -8,12 +8,12 @@ pub struct NewReplay {
     pub id: CallId,
     pub name: String,
     pub who: String,
-    /// What is meant, as JSON, with every relative time resolved.
+    /// The filter as JSON, with absolute times.
     pub filter: String,
-    /// Whose letters these are.
+    /// The upstreams of the letters.
     pub upstreams: Vec<String>,
     pub rate: String,
-    /// So many first, and the rest when they worked.
+    /// This many letters go first; the rest follow when they have succeeded.
     pub canary: u32,
     pub created_at: Wall,
 }
@@ -27,7 +27,7 @@ pub enum ReplayState {
 }
 
 impl ReplayState {
-    /// Every one, paused for no reason.
+    /// All states; paused without a reason.
     pub const ALL: [Self; 4] = [Self::Running, Self::Paused(String::new()), Self::Done, Self::Cancelled];
 
     #[must_use]
@@ -65,7 +65,7 @@ pub struct ReplayCounts {
     pub started: u64,
     pub worked: u64,
     pub failed: u64,
-    /// Not replayed, for a reason that the plan or the letter gave.
+    /// Not replayed, for a reason in the plan or the letter.
     pub held_back: u64,
 }
 
@@ -73,31 +73,31 @@ pub struct ReplayCounts {
 pub struct Replay {
     pub new: NewReplay,
     pub state: ReplayState,
-    /// The last letter that was looked at; letters come newest first.
+    /// The last processed letter; letters come newest first.
     pub position: Option<CallId>,
     pub counts: ReplayCounts,
-    /// Of the last [`RECENT`] letters that ended since it was started or resumed, those that failed again.
+    /// Failures among the last [`RECENT`] letters that ended since the start or the last resumption.
     pub recent_failures: u32,
     pub updated_at: Wall,
 }
 
-/// Letters whose ends a replay remembers.
+/// Number of recent letters whose results a replay keeps.
 pub const RECENT: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
     Started,
-    /// This one is at an upstream that both mean.
+    /// This running replay covers a common upstream.
     Underway(CallId),
 }
 
-/// What one step of a replay came to.
+/// The result of one step of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// This job is at the letter.
+    /// This job replays the letter.
     Started(CallId),
     HeldBack,
-    /// Somebody else has been here.
+    /// Another instance has already processed the letter.
     Passed,
     /// It is paused or over.
     NotRunning,

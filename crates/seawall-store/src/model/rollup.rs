@@ -1,12 +1,12 @@
-//! Roll-ups: what happened in a quarter of an hour at one endpoint, as one process counted it. A row has one writer, which
-//! writes it whole: doing so twice changes nothing, and whoever reads adds the writers up.
+//! Roll-ups: counts of one endpoint over 15 minutes, by one process. A row has one writer, which writes it whole, so a repeated write
+//! changes nothing. Readers add up the rows of all writers.
 
 use seawall_core::id::CallId;
 use seawall_core::record::histogram::StepHistogram;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
 
-/// Rows that one question brings at most: a week of a hundred endpoints.
+/// Maximum rows per query: a week of a hundred endpoints.
 pub const MAX_ROLLUPS: usize = 70_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,17 +14,17 @@ pub struct RollupRow {
     pub start_at: Wall,
     pub upstream: String,
     pub endpoint: String,
-    /// Of one process, from its start to its end.
+    /// The process that wrote it.
     pub writer: CallId,
     pub rollup: Rollup,
 }
 
-/// Pairs of a step and its count, in order.
+/// Encodes pairs of a step and its count, in order.
 pub(crate) fn to_bytes(latency: &StepHistogram) -> Vec<u8> {
     latency.steps().flat_map(|(step, count)| step.to_le_bytes().into_iter().chain(count.to_le_bytes())).collect()
 }
 
-/// `None` when these bytes were not written by `to_bytes`.
+/// Returns `None` if these bytes were not written by `to_bytes`.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Option<StepHistogram> {
     let (pairs, rest) = bytes.as_chunks::<10>();
     let pair = |[a, b, count @ ..]: &[u8; 10]| (u16::from_le_bytes([*a, *b]), u64::from_le_bytes(*count));

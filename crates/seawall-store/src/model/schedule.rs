@@ -1,8 +1,8 @@
-//! A schedule's subjects: what is fetched again and again, and how that goes for each of them.
+//! The subjects of schedules: requests that are repeated periodically, with the state of each.
 
 use seawall_core::time::Wall;
 
-/// Who put a subject there.
+/// The source of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubjectSource {
     Config,
@@ -30,7 +30,7 @@ pub struct NewSubject {
     pub schedule: String,
     pub subject: String,
     pub source: SubjectSource,
-    /// When it fires first.
+    /// Time of the first tick.
     pub next_at: Wall,
 }
 
@@ -40,24 +40,24 @@ pub struct ScheduleSubject {
     pub subject: String,
     pub source: SubjectSource,
     pub next_at: Wall,
-    /// Earlier than `next_at`, after a failure.
+    /// An earlier tick after a failure.
     pub next_retry_at: Option<Wall>,
     pub last_ok_at: Option<Wall>,
     pub last_error: Option<String>,
     pub consecutive_failures: u32,
-    /// Why it does not fire until somebody says so.
+    /// The reason why it stopped; an operator must resume it.
     pub stopped: Option<String>,
 }
 
 impl ScheduleSubject {
-    /// The tick that comes next.
+    /// Returns the time of the next tick.
     #[must_use]
     pub fn due_at(&self) -> Wall {
         self.next_retry_at.unwrap_or(self.next_at)
     }
 }
 
-/// What one tick came to.
+/// The result of one tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TickReport {
     Ok {
@@ -67,13 +67,13 @@ pub enum TickReport {
         error: String,
         retry_at: Option<Wall>,
     },
-    /// Trying again is useless until somebody has done something.
+    /// Retries are useless until an operator has fixed the cause.
     Stopped {
         reason: String,
     },
 }
 
-/// A tick, and the job that comes of it.
+/// A tick and its job.
 #[derive(Clone, Debug)]
 pub struct Firing {
     pub schedule: String,

@@ -1,4 +1,4 @@
-//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, alarms, audit, errors.
+//! Further tables of a store: schedules, idempotency keys, replays, roll-ups, snapshots, alarms, audit, errors.
 
 use super::{PostgresStore, SqliteStore, Store};
 use crate::error::Error;
@@ -19,7 +19,7 @@ use seawall_core::time::Wall;
 /// Schedules.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    /// Adds subjects that are not there; one that is goes on as it was. How many were added.
+    /// Adds missing subjects; existing ones stay unchanged. Returns the number added.
     pub async fn put_subjects(&self, new: Vec<NewSubject>) -> Result<usize, Error> {
         change!(self, adds statements::schedule::put, new)
     }
@@ -28,7 +28,7 @@ impl Store {
         change!(self, ends statements::schedule::remove, schedule, subject)
     }
 
-    /// In order of their names, those after one; of one schedule or of all.
+    /// Lists subjects by name, behind a cursor; of one schedule or of all.
     pub async fn subjects(
         &self,
         schedule: Option<String>,
@@ -38,12 +38,12 @@ impl Store {
         look!(self, statements::schedule::list, schedule, after, limit)
     }
 
-    /// The longest due first.
+    /// Lists due subjects, longest due first.
     pub async fn due_subjects(&self, now: Wall, most: usize) -> Result<Vec<ScheduleSubject>, Error> {
         look!(self, statements::schedule::due, now, most)
     }
 
-    /// Makes the job of a tick. `false` when the tick was somebody else's, or the subject is stopped or gone.
+    /// Creates the job of a tick. Returns `false` if another instance took the tick, or the subject is stopped or gone.
     pub async fn fire(&self, firing: Firing) -> Result<bool, Error> {
         change!(self, at "fire", adds statements::schedule::fire, firing)
     }
@@ -52,7 +52,7 @@ impl Store {
         change!(self, at "report", ends statements::schedule::report, schedule, subject, report)
     }
 
-    /// Lets a stopped subject go on.
+    /// Resumes a stopped subject.
     pub async fn resume_subject(&self, schedule: String, subject: String, next_at: Wall) -> Result<bool, Error> {
         change!(self, ends statements::schedule::resume, schedule, subject, next_at)
     }
@@ -65,7 +65,7 @@ impl Store {
         change!(self, at "reserve", adds statements::idempotency::reserve, wish)
     }
 
-    /// `false` when the reservation was lost in the meantime.
+    /// Returns `false` if the reservation was lost in the meantime.
     pub async fn finish_key(&self, end: FinishKey) -> Result<bool, Error> {
         change!(self, at "finish", ends statements::idempotency::finish, end)
     }
@@ -78,7 +78,7 @@ impl Store {
 /// Replays of many letters.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    /// Starts a replay, unless one is at an upstream that both mean.
+    /// Starts a replay, unless a running one covers a common upstream.
     pub async fn create_replay(&self, new: NewReplay) -> Result<Created, Error> {
         change!(self, at "replay", adds statements::replay::create, new)
     }
@@ -87,17 +87,17 @@ impl Store {
         look!(self, statements::replay::one, id)
     }
 
-    /// Newest first.
+    /// Lists replays, newest first.
     pub async fn replays(&self, window: PageWindow) -> Result<Page<Replay>, Error> {
         look!(self, statements::replay::list, window)
     }
 
-    /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
+    /// Pauses, resumes or ends a replay. Returns `false` if it is over or does not exist.
     pub async fn set_replay(&self, id: CallId, state: replay::ReplayState, now: Wall) -> Result<bool, Error> {
         change!(self, at "set-replay", ends statements::replay::set, id, state, now)
     }
 
-    /// Moves a replay on to the next letter, with its job, or without one where it is held back.
+    /// Advances a replay to the next letter, with its job, or without one if the letter is held back.
     pub async fn step_replay(&self, id: CallId, letter: CallId, job: Option<NewJob>, now: Wall) -> Result<Stepped, Error> {
         change!(self, at "step", adds statements::replay::step, id, letter, job, now)
     }
@@ -106,17 +106,17 @@ impl Store {
 /// Roll-ups and snapshots.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    /// Writes rows whole, in place of what their writer wrote before.
+    /// Writes whole rows, in place of the earlier ones of their writer.
     pub async fn put_rollups(&self, rows: Vec<rollup::RollupRow>) -> Result<(), Error> {
         change!(self, adds statements::rollup::put, rows)
     }
 
-    /// From the first time up to, but not with, the second; oldest first, `rollup::MOST` at most.
+    /// Lists the rows of `from..to`, oldest first, at most `rollup::MAX_ROLLUPS`.
     pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<rollup::RollupRow>, Error> {
         look!(self, statements::rollup::between, from, to, upstream)
     }
 
-    /// Forgets the oldest, some thousand at a time; 0 when there are none left.
+    /// Deletes the oldest rows, some thousand per call; 0 if there are none left.
     pub async fn sweep_rollups(&self, before: Wall) -> Result<usize, Error> {
         change!(self, ends statements::rollup::sweep, before)
     }
@@ -125,7 +125,7 @@ impl Store {
         change!(self, adds statements::notes::put_snapshot, name, content, now)
     }
 
-    /// When it was taken, and what it holds.
+    /// Returns the time of a snapshot and its content.
     pub async fn snapshot(&self, name: String) -> Result<Option<(Wall, Bytes)>, Error> {
         look!(self, statements::notes::snapshot, name)
     }
@@ -134,22 +134,22 @@ impl Store {
 /// Alarms.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    /// Those that are raised.
+    /// Lists raised alarms.
     pub async fn alarms(&self) -> Result<Vec<Alarm>, Error> {
         look!(self, statements::alarms::list)
     }
 
-    /// Raises an alarm, also where space is running out. `false` when it is raised already: of many, one does it.
+    /// Raises an alarm, even while space is running out. Returns `false` if it is raised already: only one instance succeeds.
     pub async fn raise_alarm(&self, alarm: Alarm) -> Result<bool, Error> {
         change!(self, ends statements::alarms::raise, alarm)
     }
 
-    /// Puts one in the place of another, by its holder or by whoever takes it over. `false` when it is not as it was.
+    /// Replaces an alarm, on behalf of its holder or of an instance that takes it over. Returns `false` if it has changed.
     pub async fn hold_alarm(&self, was: Alarm, is: Alarm) -> Result<bool, Error> {
         change!(self, ends statements::alarms::hold, was, is)
     }
 
-    /// Ends an alarm. `false` when it is not as it was: of many, one does it.
+    /// Clears an alarm. Returns `false` if it has changed: only one instance succeeds.
     pub async fn clear_alarm(&self, alarm: Alarm) -> Result<bool, Error> {
         change!(self, ends statements::alarms::clear, alarm)
     }
@@ -162,7 +162,7 @@ impl Store {
         change!(self, adds statements::notes::record, deed)
     }
 
-    /// Newest first, those before a number.
+    /// Lists audit entries before a number, newest first.
     pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<NumberedEntry>, Error> {
         look!(self, statements::notes::audit, before, limit)
     }
@@ -172,12 +172,12 @@ impl Store {
         change!(self, adds statements::notes::note, errors)
     }
 
-    /// Those that were given a class, and as many of the others; newest first.
+    /// Lists errors with a class, and as many without one; newest first.
     pub async fn unnamed(&self, limit: usize) -> Result<Vec<UnnamedGroup>, Error> {
         look!(self, statements::notes::unnamed, limit)
     }
 
-    /// Gives an error a class, or takes it back. `false` when there is no such error.
+    /// Sets or removes the class of an error. Returns `false` if there is no such error.
     pub async fn name_error(&self, fingerprint: String, named_as: Option<String>) -> Result<bool, Error> {
         change!(self, ends statements::notes::name, fingerprint, named_as)
     }
