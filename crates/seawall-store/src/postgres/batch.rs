@@ -1,4 +1,4 @@
-//! Group commit over the network: whatever arrived while a statement was under way goes into the next one.
+//! Group commit over the network: commands that arrive during a statement form the next one.
 
 use super::pool::PostgresPool;
 use crate::error::Error;
@@ -7,29 +7,29 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// Rows that one statement writes, more or less.
+/// Approximate maximum of rows per statement.
 const BATCH: usize = 512;
-/// What one statement carries, more or less: a server takes no message above a gigabyte, and holds each in memory.
+/// Approximate maximum size of a statement: a server accepts no message above a gigabyte and holds each in memory.
 const BATCH_BYTES: usize = 8 << 20;
-/// Commands that may wait for their turn.
+/// Maximum commands in the queue.
 const QUEUE: usize = 8192;
-/// Pauses before a batch that met a broken connection is written again.
+/// Pauses before a batch is written again after its connection broke.
 const PAUSES_MS: [u64; 3] = [50, 250, 1000];
 
-/// What can be written together.
+/// A command that can be batched.
 pub(super) trait BatchCommand: Sized + Send + Sync + 'static {
     type Answer: Send + 'static;
 
     fn rows(&self) -> usize;
 
-    /// What of it may be long.
+    /// Approximate size of its large parts.
     fn bytes(&self) -> usize;
 
-    /// Whether an earlier try may have written it already.
+    /// Returns whether an earlier try may have written it already.
     fn is_in_doubt(&self) -> bool;
 
-    /// Writes, and answers in order. What is in `doubt` may be there already, and must not count twice; what was written before
-    /// the rest failed is in doubt from then on.
+    /// Writes a batch; replies are in order. Commands in `doubt` may have been written already and must not count twice. If a part was
+    /// written before the rest failed, that part is in doubt from then on.
     fn write(pool: &PostgresPool, batch: &[Self], doubt: &mut [bool]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
 }
 
@@ -54,7 +54,7 @@ impl<B: BatchCommand> Batcher<B> {
         self.hand_in(command).await?.await.map_err(|_| gone())?
     }
 
-    /// Several at once; the answers are in their order.
+    /// Runs several commands; the replies are in their order.
     pub(super) async fn run_all(&self, commands: Vec<B>) -> Vec<Result<B::Answer, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
@@ -96,12 +96,12 @@ async fn serve<B: BatchCommand>(pool: PostgresPool, mut queue: mpsc::Receiver<(B
         }
         let mut doubt: Vec<bool> = batch.iter().map(BatchCommand::is_in_doubt).collect();
         match patiently(&pool, &batch, &mut doubt).await {
-            // Whoever asked may have left; what was written stays written.
+            // The caller may have gone; the write stays.
             Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),
             Err(error) if batch.len() == 1 || (error.passes() && pool.probe().await.is_err()) => {
                 replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
             }
-            // The server answers, so one of them is the cause: each gets a statement of its own.
+            // The server is reachable, so one command is the cause: each gets a statement of its own.
             Err(_) => apart(&pool, batch, replies, doubt).await,
         }
     }
@@ -118,7 +118,7 @@ async fn apart<B: BatchCommand>(pool: &PostgresPool, batch: Vec<B>, replies: Vec
 async fn patiently<B: BatchCommand>(pool: &PostgresPool, batch: &[B], doubt: &mut [bool]) -> Result<Vec<B::Answer>, Error> {
     for pause in PAUSES_MS {
         match B::write(pool, batch, doubt).await {
-            // Whoever found it away has waited long enough.
+            // If another request has found the server away, it has already waited long enough.
             Err(Error::Unavailable(_)) if !pool.is_away() => tokio::time::sleep(Duration::from_millis(pause)).await,
             done => return done,
         }

@@ -1,5 +1,5 @@
-//! Requests that may not be sent twice are noted before they are sent: those of one moment in one statement, whose commit waits for the
-//! server's disk.
+//! Notes of requests that may not be sent twice, written before they are sent. Concurrent notes share one statement, whose commit waits for
+//! the server's disk.
 
 use super::batch::BatchCommand;
 use super::pool::PostgresPool;
@@ -16,7 +16,7 @@ pub(super) struct Begin {
     pub(super) now: Wall,
 }
 
-/// Claims are locked in the order of rows, as everybody locks them.
+/// Claims are locked in the order of rows, like everywhere, to avoid deadlocks.
 const BEGIN: &str = "WITH mine AS MATERIALIZED (SELECT held.row AS r FROM unnest($1::int8[], $2::int8[]) AS held(row, token) \
                      CROSS JOIN LATERAL (SELECT 1 FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim) \
                      UPDATE claims SET begun_at = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, token";
@@ -32,7 +32,7 @@ impl BatchCommand for Begin {
         0
     }
 
-    /// To note it again changes nothing.
+    /// A repeated note changes nothing.
     fn is_in_doubt(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Jobs go out: a claim takes what is first in each of its lanes, in one statement.
+//! Claims: one statement takes the first jobs of each lane.
 
 use super::claim_position::Position;
 use super::pool::PostgresPool;
@@ -11,11 +11,11 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
 
-/// A short body, and the length of any: a long one is not even read for that.
+/// A short body, and the length of any body. A long body is not read for its length.
 const BODY: &str = concat!("CASE WHEN octet_length(jobs.body) <= ", 16384, " THEN jobs.body END, octet_length(jobs.body)");
 const _: () = assert!(SHORT_BODY == 16384, "as it is written above");
 
-/// What a lane is asked for: from its front, or from where the last claim ended.
+/// The start of the search in a lane: its front, or the end of the last claim.
 #[derive(Clone, Copy, Debug)]
 enum ClaimStart {
     Front,
@@ -58,11 +58,11 @@ pub(super) async fn claim(pool: &PostgresPool, claim: &ClaimRequest) -> Result<V
     }
     if !lanes.is_empty() {
         let mut front = match take(pool, claim, &lanes, None).await {
-            // What the first look gave is ours already.
+            // The jobs of the first statement are claimed already.
             Err(_) if !claimed.is_empty() => Vec::new(),
             looked => looked?,
         };
-        // Found by its token, after a connection broke, is also what the first look gave.
+        // If the second statement is recovered by its token after a broken connection, it includes the jobs of the first.
         front.retain(|(_, one)| claimed.iter().all(|(_, known): &(i64, Claimed)| known.lease != one.lease));
         positions.keep(&lanes, &front, claim.now, None);
         claimed.extend(front);
@@ -70,13 +70,13 @@ pub(super) async fn claim(pool: &PostgresPool, claim: &ClaimRequest) -> Result<V
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
-/// What lanes have not given yet.
+/// Returns the remaining demand per lane.
 fn rest(lanes: &[(String, usize)], claimed: &[(i64, Claimed)]) -> Vec<(String, usize)> {
     let given = |lane: &str| claimed.iter().filter(|(_, one)| one.job.upstream == lane).count();
     lanes.iter().map(|(lane, most)| (lane.clone(), most.saturating_sub(given(lane)))).filter(|(_, most)| *most > 0).collect()
 }
 
-/// Claims, with turns.
+/// Claims jobs and returns them with their turns.
 async fn take(
     pool: &PostgresPool,
     claim: &ClaimRequest,
@@ -97,7 +97,7 @@ async fn take(
     };
     drop(connection);
     let rows = match taken {
-        // The connection broke, perhaps after the claim was written: what has this token is ours.
+        // The connection broke, perhaps after the claim was committed: all claims with this token are ours.
         Err(Error::Unavailable(_)) => {
             let mine = format!(
                 "SELECT {CLAIMED}, jobs.turn, {BODY} FROM claims JOIN jobs ON jobs.row = claims.row \

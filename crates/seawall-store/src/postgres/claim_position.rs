@@ -1,23 +1,23 @@
-//! Where the last claim of each lane ended. What was claimed stays in the index until no transaction can see it any more, and
-//! one long report of somebody else's keeps it there for hours: a claim that began at the front would walk past all of it.
+//! The position of the last claim of each lane. Claimed rows stay in the index until no transaction can see them any more. A long report of
+//! another client keeps them there for hours, and a claim from the front would walk past all of them.
 
 use crate::model::job::{Claimed, NewJob};
 use seawall_core::time::{Nanos, Wall};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// After so long the front is looked at again: another process may have brought something more urgent.
+/// After this time a claim starts from the front again: another process may have added more urgent jobs.
 const TRUSTED: Nanos = Nanos::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) priority: i64,
     pub(super) turn: i64,
-    /// When the front was looked at last.
+    /// Time of the last claim from the front.
     seen: Wall,
 }
 
-/// One for each lane at most, and lanes are configured.
+/// At most one entry per lane; lanes come from the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Positions(Mutex<HashMap<String, Position>>);
 
@@ -26,14 +26,14 @@ impl Positions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to go on in each of these lanes; nowhere if one of them has to begin at the front.
+    /// Returns the positions of all these lanes, or `None` if one of them has to start from the front.
     pub(super) fn of(&self, lanes: &[(String, usize)], now: Wall) -> Option<Vec<Position>> {
         let known = self.lock();
         let is_fresh = |at: &&Position| at.seen <= now && now.since(at.seen) < TRUSTED;
         lanes.iter().map(|(lane, _)| known.get(lane).filter(is_fresh).copied()).collect()
     }
 
-    /// These were claimed with their turns. A lane that gave less than it was asked for has no more, or only at the front.
+    /// Stores the positions of claimed jobs. A lane that gave less than requested is exhausted behind its position.
     pub(super) fn keep(&self, lanes: &[(String, usize)], claimed: &[(i64, Claimed)], now: Wall, went_on: Option<&[Position]>) {
         let mut known = self.lock();
         for (index, (lane, most)) in lanes.iter().enumerate() {
@@ -48,7 +48,7 @@ impl Positions {
         }
     }
 
-    /// Forgets the positions that these are ahead of.
+    /// Forgets positions that these jobs precede.
     pub(super) fn outrun<'j>(&self, jobs: impl Iterator<Item = &'j NewJob>) {
         let mut known = self.lock();
         for job in jobs {

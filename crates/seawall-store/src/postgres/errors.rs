@@ -1,14 +1,14 @@
-//! What the server's refusals mean, and the bound on waiting for any answer at all.
+//! Maps errors of the server, and bounds the wait for any reply.
 
 use crate::error::Error;
 use std::future::Future;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
-/// Longer than the server lets a statement run. That nothing at all is heard of it is found out sooner, by its pulse.
+/// Longer than the server's statement timeout. The heartbeat detects a silent server sooner.
 const ANSWER: Duration = Duration::from_secs(25);
 
-/// Waits for an answer, but not for ever.
+/// Waits for a reply with a time limit.
 pub(super) async fn bounded<T>(answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(ANSWER, answer).await {
         Ok(result) => result.map_err(|error| failed(&error)),
@@ -16,7 +16,7 @@ pub(super) async fn bounded<T>(answer: impl Future<Output = Result<T, tokio_post
     }
 }
 
-/// Whether the server refused to write.
+/// Returns whether the server refused to write.
 pub(super) fn is_read_only(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
 }
@@ -26,14 +26,14 @@ pub(super) fn failed(error: &tokio_postgres::Error) -> Error {
         let source = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
         return Error::Unavailable(format!("{error}{source}"));
     };
-    // Its message only: details quote rows.
+    // The message only: details quote rows.
     let text = said.message().to_owned();
     let code = said.code();
     match code.code().get(..2).unwrap_or_default() {
         _ if *code == SqlState::DISK_FULL => Error::Full,
         _ if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => Error::Damaged(text),
-        // Connections, resources, rolled-back transactions, locks, operators' interventions; and a server that does not write now: a
-        // standby that is about to be promoted, or one that an operator holds still for a switchover.
+        // Connections, resources, rolled-back transactions, locks, operator intervention, and read-only servers: a standby before its
+        // promotion, or a server that is held for a switchover.
         "08" | "53" | "40" | "55" | "57" | "25" => Error::Unavailable(text),
         _ => Error::Failed(text),
     }

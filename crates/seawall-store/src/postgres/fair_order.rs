@@ -1,15 +1,15 @@
-//! Whose turn it is, as the embedded backend counts it, but in a table: within a lane, tenants take turns.
+//! Fair order of claims like in the embedded backend, but in a table: within a lane, tenants take turns.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// How groups are ordered, here as there: by bytes, whatever the database's language.
+/// The order of groups, as in Rust: by bytes, whatever the database's collation.
 pub(super) const ORDER: &str = "upstream COLLATE \"C\", tenant COLLATE \"C\"";
-/// The first turn that a group was given, to be followed by the group's number in brackets. Looked up and not joined: there may
-/// be as many groups as jobs.
+/// The first turn given to a group, to be followed by the group's number in brackets. An array lookup instead of a join, since there may be
+/// as many groups as jobs.
 pub(super) const FIRST: &str = "(SELECT firsts FROM given)";
 
-/// A part of a statement: takes the next turns of each tenant that `groups (upstream, tenant, n)` names, for [`FIRST`]. In one
-/// order for all, so that nobody waits in a circle.
+/// A part of a statement that takes the next turns of each tenant in `groups (upstream, tenant, n)`, for [`FIRST`]. All statements lock in
+/// one order, to avoid deadlocks.
 pub(super) fn given(groups: &str) -> String {
     format!(
         "taken AS (INSERT INTO turns AS t (upstream, tenant, last, step) \
@@ -20,19 +20,19 @@ pub(super) fn given(groups: &str) -> String {
     )
 }
 
-/// How many turns each tenant needs, and which of them a job gets.
+/// The number of turns that each tenant needs, and the assignment of jobs to them.
 #[derive(Debug, Default)]
 pub(super) struct Groups<'a>(BTreeMap<(&'a str, &'a str), i64>);
 
 impl<'a> Groups<'a> {
-    /// The place of one more job among its tenant's.
+    /// Returns the position of one more job among its tenant's.
     pub(super) fn place(&mut self, upstream: &'a str, tenant: &'a str) -> i64 {
         let taken = self.0.entry((upstream, tenant)).or_default();
         *taken += 1;
         *taken - 1
     }
 
-    /// The number of each job's group, from one, once all have their places; none where a job has no place.
+    /// Returns the number of each job's group, from one, once all have positions; `None` for a job without one.
     pub(super) fn numbers<'j>(&self, jobs: impl Iterator<Item = (&'j str, &'j str)>) -> Vec<Option<i64>>
     where
         'a: 'j,
@@ -41,7 +41,7 @@ impl<'a> Groups<'a> {
         jobs.map(|name| numbers.get(&name).copied()).collect()
     }
 
-    /// As columns: upstreams, tenants, how many.
+    /// Returns the groups as columns: upstreams, tenants, counts.
     pub(super) fn columns(&self) -> (Vec<&'a str>, Vec<&'a str>, Vec<i64>) {
         let (names, counts): (Vec<(&str, &str)>, Vec<i64>) = self.0.iter().map(|(name, count)| (*name, *count)).unzip();
         let (upstreams, tenants) = names.into_iter().unzip();

@@ -1,6 +1,6 @@
-//! Whether the server is heard. It is asked for nothing twice a second, on the connection that listens; when it has not answered for
-//! three seconds, every connection ends, so that whoever waits for an answer knows, and nobody waits for a new one until it is heard
-//! again. A statement may take longer than that: a server that is at work answers besides.
+//! Detects a silent server by an empty query twice a second, on the listening connection. After three seconds without a reply all
+//! connections are closed, so that waiting requests fail, and no request waits for a new connection until the server replies again. A
+//! statement may take longer: a busy server still replies to the heartbeat.
 
 use super::errors::failed;
 use super::pool::PostgresPool;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks without an answer, after which the server counts as silent. Looks and not time: a process that was held up itself has not
+/// Checks without a reply after which the server counts as silent. Checks are counted instead of time, because a stalled process has not
 /// listened meanwhile.
 const LOOKS: u32 = 6;
-/// Some more for a new connection, which costs the server a process of its own.
+/// More checks for a new connection, which costs the server a new process.
 const LOOKS_FOR_A_NEW_ONE: u32 = 8;
 
-/// Silent or not, as everybody sees it.
+/// Whether the server is silent; shared by all tasks.
 #[derive(Clone, Debug)]
 pub(super) struct Pulse(Arc<watch::Sender<bool>>);
 
@@ -35,7 +35,7 @@ impl Pulse {
         self.0.send_if_modified(std::mem::take);
     }
 
-    /// Does something for as long as the server is heard.
+    /// Runs a future while the server is not silent.
     pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let mut silence = self.0.subscribe();
         tokio::select! {
@@ -45,7 +45,7 @@ impl Pulse {
         }
     }
 
-    /// Waits for an answer, look by look.
+    /// Waits for a reply for a number of checks.
     async fn look<T>(&self, looks: u32, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
         let mut answer = pin!(answer);
         for _ in 0..looks {
@@ -68,7 +68,7 @@ fn silent() -> Error {
     Error::Unavailable("nothing is heard of it".to_owned())
 }
 
-/// Begins with this, and asks on until there is no answer.
+/// Sends `first`, then heartbeats until a reply is missing.
 pub(super) async fn beat(pool: &PostgresPool, client: &tokio_postgres::Client, first: &str, begun: impl FnOnce()) -> Result<(), Error> {
     let pulse = pool.pulse();
     pulse.look(LOOKS, client.batch_execute(first)).await?;

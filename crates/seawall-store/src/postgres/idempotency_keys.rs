@@ -1,4 +1,4 @@
-//! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
+//! Ends of the reservations of settled jobs, in one batch. The core has the rules.
 
 use super::pool::PooledConnection;
 use super::transaction::ask;
@@ -10,7 +10,7 @@ use seawall_core::admit::idempotency::{self as rule, KeyEntry};
 use seawall_core::time::Wall;
 use std::collections::BTreeMap;
 
-/// A reservation before its end, then after it, and what it ended with.
+/// A reservation's entry, and the end to write.
 type KeySlot<'a> = (Option<KeyEntry>, Option<&'a FinishKey>);
 
 const WRITE: &str = "UPDATE keys SET state = e.state, lease_until = e.until, expires_at = e.expires, response_status = e.status, \
@@ -34,7 +34,7 @@ pub(super) async fn finish(connection: &PooledConnection, ends: &[&FinishKey]) -
     if kept.is_empty() { Ok(()) } else { write(connection, &kept).await }
 }
 
-/// In the order of scopes, as everybody locks them.
+/// Reads and locks the entries in the order of scopes, like everywhere, to avoid deadlocks.
 async fn read<'a>(connection: &PooledConnection, ends: &[&FinishKey]) -> Result<BTreeMap<[u8; 32], KeySlot<'a>>, Error> {
     let scopes: Vec<&[u8]> = ends.iter().map(|end| &end.scope[..]).collect();
     let statement = format!("SELECT scope, {ENTRY} FROM keys WHERE scope = ANY($1) ORDER BY scope FOR UPDATE");

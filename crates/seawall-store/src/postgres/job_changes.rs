@@ -1,4 +1,4 @@
-//! What is written to the rows of jobs that are settled together, as columns.
+//! Changes to the rows of jobs that are settled together, as columns.
 
 use crate::model::job::{JobLease, SUSPECT};
 use crate::sql::text;
@@ -22,10 +22,10 @@ const COLUMNS: [(&str, &str); 13] = [
     ("body", "bytea"),
 ];
 
-/// A part of a statement: gives up the claims of what is changed, with more columns before theirs, whose values come after the first so
-/// many, and where there is `more` to be so. What is found is `gone`, and one list of rows and not two that are joined: the planner knows
-/// nothing of their lengths, and compares each row with each. Claims are looked up one by one for the same reason: there were none when
-/// they were counted last.
+/// A part of a statement that deletes the claims of changed jobs, if `more` holds, and returns them as `gone`. Further `columns` precede
+/// the common ones; their parameters start after the first `before`. One list of rows is used instead of a join of two, because the planner
+/// knows no lengths and would compare all pairs. Claims are looked up one by one for the same reason: the statistics may say that there are
+/// none.
 pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> String {
     let columns = || columns.iter().chain(&COLUMNS);
     let values: Vec<String> = (before + 1..).zip(columns()).map(|(number, (_, kind))| format!("${number}::{kind}[]")).collect();
@@ -38,14 +38,14 @@ pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> Strin
     )
 }
 
-/// Keeps what is over of `gone`.
+/// Inserts the ended jobs of `gone`.
 pub(super) fn over() -> &'static str {
     "over AS (INSERT INTO ended (row, token, finished_at, state, id, progress, history, error, response_status, response_cut, \
      response_headers, response_body) SELECT row, token, finished_at, state, id, progress, history, error, status, cut, headers, body \
      FROM gone WHERE state >= 3)"
 }
 
-/// Puts off the rest of `gone`, to be ready at a turn or later.
+/// Postpones the other jobs of `gone`, until a turn or a later time.
 pub(super) fn off(turn: &str) -> String {
     format!(
         "off AS (UPDATE jobs SET waits = gone.state / 2, turn = {turn}, due = coalesce(gone.due, jobs.due), token = gone.token, \
@@ -94,7 +94,7 @@ impl<'a> ChangeColumns<'a> {
         }
     }
 
-    /// In the order of [`COLUMNS`].
+    /// Returns the values in the order of [`COLUMNS`].
     pub(super) fn values(&self) -> [&(dyn ToSql + Sync); COLUMNS.len()] {
         let Self { rows, tokens, ids, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies } = self;
         [rows, tokens, ids, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies]

@@ -1,4 +1,4 @@
-//! Jobs come in: many at once, each batch in one statement.
+//! Submission of jobs: one statement per batch.
 
 use super::batch::BatchCommand;
 use super::fair_order::{FIRST, Groups, given};
@@ -34,7 +34,7 @@ impl BatchCommand for Enqueue {
         self.jobs.iter().map(|job| job.request.body.len()).sum()
     }
 
-    /// A job that is there already is found by its id, whoever asks.
+    /// A job that exists already is found by its id.
     fn is_in_doubt(&self) -> bool {
         false
     }
@@ -51,17 +51,17 @@ impl BatchCommand for Enqueue {
     }
 }
 
-/// A column of texts.
+/// Builds a column of texts.
 fn texts<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a str) -> Vec<Cow<'a, str>> {
     jobs.iter().map(|(job, _)| text(of(job))).collect()
 }
 
-/// A column of texts that may be missing.
+/// Builds a column of optional texts.
 fn maybe<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<String>) -> Vec<Option<Cow<'a, str>>> {
     jobs.iter().map(|(job, _)| of(job).as_deref().map(text)).collect()
 }
 
-/// In the order in which they came: of two with one key the first is kept, whatever the planner thinks of it.
+/// Inserts in the order of arrival: of two jobs with one key the first is kept, whatever the plan.
 fn insert_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
@@ -85,10 +85,10 @@ fn insert_statement() -> &'static str {
     })
 }
 
-/// A key's holder may be called off between two looks; it cannot happen to one job over and over.
+/// The holder of a key may be cancelled between two statements, but hardly several times in a row for one job.
 const ROUNDS: usize = 5;
 
-/// Keeps jobs that are not there yet; the answers are in order.
+/// Inserts jobs that do not exist yet; the replies are in order.
 pub(super) async fn insert(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
     let mut answers: Vec<Option<Enqueued>> = vec![None; jobs.len()];
     let mut open: Vec<usize> = (0..jobs.len()).collect();
@@ -105,7 +105,7 @@ pub(super) async fn insert(connection: &PooledConnection, jobs: &[(&NewJob, Wall
     answers.into_iter().map(|answer| answer.ok_or_else(|| Error::Unavailable("a key is changing hands".to_owned()))).collect()
 }
 
-/// What became of each. Of one that was refused for a key that is free by now, nothing is known yet.
+/// Tries to insert each job. The result is `None` if a job was refused for a key that is free by now.
 async fn once(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
     if jobs.is_empty() {
         return Ok(Vec::new());
@@ -166,14 +166,14 @@ async fn once(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result
     )
     .await?;
     let mut kept = keep.into_iter().map(|mut row| row.take()).collect::<Result<HashSet<CallId>, Error>>()?;
-    // Taken out: a second job with the same id was not kept.
+    // Removed from the set, because a second job with the same id was not inserted.
     let new: Vec<bool> = jobs.iter().map(|(job, _)| kept.remove(&job.id)).collect();
     let left: Vec<&NewJob> = jobs.iter().zip(&new).filter(|(_, new)| !**new).map(|((job, _), _)| *job).collect();
     let there = if left.is_empty() { ExistingJobs::default() } else { there(connection, &left).await? };
     jobs.iter().zip(new).map(|((job, now), new)| if new { Ok(Some(Enqueued::New(job.id))) } else { there.of(job, *now) }).collect()
 }
 
-/// What is there in the place of jobs that were not kept.
+/// The existing jobs in place of those which were not inserted.
 #[derive(Default)]
 struct ExistingJobs {
     by_id: HashMap<CallId, FoundJob>,
@@ -208,7 +208,7 @@ async fn there(connection: &PooledConnection, jobs: &[&NewJob]) -> Result<Existi
 impl ExistingJobs {
     fn of(&self, job: &NewJob, now: Wall) -> Result<Option<Enqueued>, Error> {
         if let Some(found) = self.by_id.get(&job.id) {
-            // Its own: this is a batch that was written before its connection broke.
+            // It is the same job, from a batch that was committed before its connection broke.
             let own = found.fingerprint[..] == job.fingerprint && found.upstream == text(&job.upstream) && found.created_at == now;
             return if own {
                 Ok(Some(Enqueued::New(job.id)))

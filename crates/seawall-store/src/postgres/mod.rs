@@ -1,4 +1,4 @@
-//! The server backend: set-based statements over a pool of connections. What many ask at once is written together.
+//! The server backend: set-based statements over a pool of connections. Concurrent writes are batched.
 
 mod batch;
 mod begin_batch;
@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 pub(crate) use transaction::{TransactionRead, Tx};
 
-/// A handle that every clone shares.
+/// A handle; clones share one backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Postgres(Arc<PostgresInner>);
 
@@ -42,7 +42,7 @@ struct PostgresInner {
     settle: Batcher<WrittenSettlement>,
     begin: Batcher<Begin>,
     woken: Arc<Notify>,
-    /// Ends with the last handle.
+    /// Tasks that end with the last handle.
     _tasks: JoinSet<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Telling and hearing of work, whichever process enqueued it, so that nobody has to wait for a poll.
+//! Notifications of new work across processes, so that no worker has to wait for a poll.
 
 use super::claim_position::Positions;
 use super::errors::failed;
@@ -16,10 +16,10 @@ use tokio_postgres::{AsyncMessage, Connection, Socket};
 const CHANNEL: &str = "seawall_jobs";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Notifications of one process are at least so far apart: each takes a lock of the whole server while it commits.
+/// Minimum interval of one process's notifications: each takes a server-wide lock during its commit.
 const BETWEEN_RINGS: Duration = Duration::from_millis(5);
 
-/// Rung where there is something new to claim.
+/// Signals new jobs to claim.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     rung: Notify,
@@ -27,26 +27,26 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// For jobs that were there before, and come back at any place.
+    /// Signals jobs that existed before and return at any position.
     pub(super) fn ring(&self) {
         self.positions.clear();
         self.rung.notify_one();
     }
 
-    /// For jobs that are new, and come after those of their own priority.
+    /// Signals new jobs, which follow the others of their priority.
     pub(super) fn ring_for<'j>(&self, jobs: impl Iterator<Item = &'j NewJob>) {
         self.positions.outrun(jobs);
         self.rung.notify_one();
     }
 }
 
-/// Wakes whoever waits for work, in every process. After the work is there, and not in its transaction: nobody's
-/// acknowledgement waits for it.
+/// Wakes waiting workers in every process. The notification follows the job's transaction instead of joining it, so that no acknowledgement
+/// waits for it.
 pub(super) async fn ring(pool: PostgresPool) {
     let statement = format!("SELECT {RELAXED}, pg_notify($1, '') IS NULL");
     loop {
         pool.bell().rung.notified().await;
-        // Those who did not hear it find the work when they poll.
+        // Workers that miss the notification find the work when they poll.
         if let Ok(connection) = pool.get().await {
             drop(ask(&connection, &statement, &[&CHANNEL]).await);
         }
@@ -54,28 +54,28 @@ pub(super) async fn ring(pool: PostgresPool) {
     }
 }
 
-/// Listens for as long as it is let. Those who wait also poll, so a gap here costs time and never work.
+/// Listens for notifications until it is dropped. Waiters poll as well, so a gap costs time but loses no work.
 pub(super) async fn listen(pool: PostgresPool, woken: Arc<Notify>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let begun = || {
-            // Something may have been missed while nobody listened.
+            // A notification may have been missed during the gap.
             woken.notify_one();
             pause = FIRST_PAUSE;
         };
-        // Its error is its end.
+        // An error only ends this connection.
         drop(once(&pool, &woken, begun).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Until the connection is lost, or nothing more is heard on it.
+/// Listens until the connection is lost or the server is silent.
 async fn once(pool: &PostgresPool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
     let (client, mut connection) = pool.apart().await?;
     let first = format!("LISTEN {CHANNEL}");
     tokio::select! {
-        // What has arrived is read before anybody says that nothing has.
+        // Messages that have arrived are read before the server counts as silent.
         biased;
         ended = hear(&mut connection, woken) => ended,
         silent = beat(pool, &client, &first, begun) => silent,

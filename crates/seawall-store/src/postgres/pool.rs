@@ -1,4 +1,4 @@
-//! Connections: how they are made, shared, waited for and given up on.
+//! The connection pool: opening, sharing, waiting, and giving up.
 
 use super::errors::{bounded, failed, is_read_only};
 use super::heartbeat::Pulse;
@@ -17,23 +17,23 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Enough for two writers, the claims of four workers and a few lists; a server has a hundred for everybody.
+/// Enough for two writers, the claims of four workers and a few lists; a server has a hundred for all its clients.
 const CONNECTIONS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(5);
-/// Pauses before a server that is restarting is asked again; after the last it counts as away, and until it answers again nobody
-/// waits for it.
+/// Pauses before a restarting server is tried again. After the last one it counts as away, and until it replies again no request waits for
+/// it.
 const PAUSES_MS: [u64; 7] = [20, 50, 100, 200, 400, 800, 1000];
-/// No statement and no lock is waited for longer, and an answer means that it is on the server's disk. Plans are kept,
-/// and not made for each batch: for its own values, a batch looks cheaper by way of an index that is full of what is over. And
-/// they go by indexes: to read the whole table is cheapest while it is small, and it grows.
+/// Statements and locks have time limits, and a commit means that data is on the server's disk. Generic plans are used: a plan for the
+/// values of one batch would prefer an index full of dead rows. Plans must use indexes: a sequential scan is cheapest while a table is
+/// small, but the table grows.
 const SETTINGS: &str = "-c search_path=seawall -c statement_timeout=20s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s \
                         -c synchronous_commit=on -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
                         -c enable_mergejoin=off -c default_transaction_isolation=read\\ committed";
 
-/// Plans are kept so long: what was right for few jobs is wrong for many, and a queue fills in seconds.
+/// Lifetime of cached plans: a plan for few jobs is wrong for many, and a queue fills in seconds.
 const PLANNED: Duration = Duration::from_secs(5);
 
-/// Whether a connection was last used in an earlier period of its life.
+/// Returns whether a connection was last used in an earlier plan period.
 fn is_of_another_time(age: Duration, idle: Duration) -> bool {
     let period = |age: Duration| age.as_nanos() / PLANNED.as_nanos();
     period(age) != period(age.saturating_sub(idle))
@@ -61,11 +61,11 @@ pub(super) struct PostgresPool {
     away: Arc<AtomicBool>,
 }
 
-/// A connection of the pool's. The pool does not get one back on which the server refused to write: its server is a standby by now, or
-/// an operator made it read-only, and a new connection may find another one.
+/// A connection from the pool. It does not return to the pool after the server refused to write: the server is a standby now or was set to
+/// read-only, and a new connection may reach another one.
 #[derive(Debug)]
 pub(super) struct PooledConnection {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     lent: Option<Object>,
     is_read_only: AtomicBool,
 }
@@ -75,7 +75,7 @@ impl PooledConnection {
         Self { lent: Some(lent), is_read_only: AtomicBool::new(false) }
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for a reply with a time limit.
     pub(super) async fn answer<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
         let watched = async {
             let answered = answer.await;
@@ -87,7 +87,7 @@ impl PooledConnection {
         bounded(watched).await
     }
 
-    /// Closes it: nobody may inherit what it is in the middle of.
+    /// Closes the connection, so that its unfinished state is never reused.
     pub(super) fn close(mut self) {
         drop(self.lent.take().map(Object::take));
     }
@@ -109,7 +109,7 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Connections that end when nothing more is heard of the server, with everything that was asked on them.
+/// Opens connections that end, with all their requests, when the server falls silent.
 struct WhileHeard {
     tls: MakeRustlsConnect,
     pulse: Pulse,
@@ -123,7 +123,7 @@ impl Connect for WhileHeard {
         Box::pin(async move {
             let (client, connection) = config.connect(self.tls.clone()).await?;
             let pulse = self.pulse.clone();
-            // How it ended is heard by whoever asked.
+            // The error of the connection reaches the callers of its requests.
             Ok((client, tokio::spawn(async move { drop(pulse.during(connection).await) })))
         })
     }
@@ -131,17 +131,17 @@ impl Connect for WhileHeard {
 
 impl std::fmt::Debug for PostgresPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the configuration: it holds a password.
+        // Without the configuration, which contains a password.
         f.debug_struct("Pool").field("status", &self.connections.status()).finish_non_exhaustive()
     }
 }
 
 impl PostgresPool {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
-        // Its errors name the part that cannot be read, never the password.
+        // Parse errors name the unreadable part, never the password.
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| Error::Failed(cause(&error)))?;
         let own = config.get_options().map_or_else(|| SETTINGS.to_owned(), |theirs| format!("{SETTINGS} {theirs}"));
-        // All of them write. Of several servers that a URL names, this finds the one that can.
+        // All connections write. If the URL names several servers, this selects the writable one.
         config.options(own).application_name("seawall").connect_timeout(CONNECT).target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(CONNECT);
@@ -161,7 +161,7 @@ impl PostgresPool {
         Ok(Self { connections, config, tls, bell: Arc::default(), pulse, away: Arc::default() })
     }
 
-    /// The bell that every process hears, a little later.
+    /// Returns the bell, which also notifies other processes a little later.
     pub(super) const fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
@@ -170,7 +170,7 @@ impl PostgresPool {
         &self.pulse
     }
 
-    /// A connection; waits a while for a server that is not there, and not for one that is silent.
+    /// Returns a connection. Waits a while for an absent server, but not for a silent one.
     pub(super) async fn get(&self) -> Result<PooledConnection, Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
@@ -197,12 +197,12 @@ impl PostgresPool {
         }
     }
 
-    /// Whether it was waited for in vain, and has not answered since.
+    /// Returns whether a request has waited for the server without success, and no reply has come since.
     pub(super) fn is_away(&self) -> bool {
         self.away.load(Ordering::Relaxed) || self.pulse.is_silent()
     }
 
-    /// Whether the server answers right now, and writes.
+    /// Returns whether the server is reachable and writable right now.
     pub(super) async fn probe(&self) -> Result<(), Error> {
         let connection = PooledConnection::of(self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?);
         let answer = ask(&connection, "SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
@@ -214,13 +214,13 @@ impl PostgresPool {
         Ok(())
     }
 
-    /// A connection of one's own, whose messages come by hand.
+    /// Opens a connection outside of the pool, whose messages the caller polls.
     pub(super) async fn apart(&self) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl ServerStream>), Error> {
         self.pulse.connect(self.config.connect(self.tls.clone())).await
     }
 }
 
-/// What an encrypted or plain connection is made of.
+/// An encrypted or plain stream.
 pub(super) trait ServerStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ServerStream for T {}
 
@@ -237,7 +237,7 @@ fn cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// Certificates are always verified, against the roots of the system.
+/// Builds the TLS setup: certificates are always verified, against the system's roots.
 fn tls() -> Result<MakeRustlsConnect, Error> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

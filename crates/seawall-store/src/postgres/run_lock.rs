@@ -1,4 +1,4 @@
-//! Who is at a batch run: a lock of the server's that lasts as long as its connection.
+//! The lock of a batch run: an advisory lock of the server that lasts as long as its connection.
 
 use super::Postgres;
 use super::pool::PooledConnection;
@@ -11,7 +11,7 @@ pub(crate) struct PostgresRunLock(Option<Box<PooledConnection>>);
 
 impl Drop for PostgresRunLock {
     fn drop(&mut self) {
-        // The lock is the connection's, so nobody may inherit it.
+        // The lock belongs to the connection, so the connection must not be reused.
         if let Some(connection) = self.0.take() {
             connection.close();
         }

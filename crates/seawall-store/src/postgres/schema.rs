@@ -1,4 +1,4 @@
-//! The schema's steps, applied in order in one transaction under a lock: a crash leaves all of them or none.
+//! Schema migrations, applied in order in one transaction under a lock: a crash leaves all of them or none.
 
 use super::errors::{bounded, failed};
 use super::pool::PostgresPool;
@@ -16,7 +16,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0008.sql"),
 ];
 
-/// Known to nobody else: the first bytes of the name.
+/// The key of the advisory lock, unique to Seawall: the first bytes of its name.
 const LOCK: i64 = 0x7365_6177_616c_6c00;
 
 pub(super) async fn migrate(pool: &PostgresPool) -> Result<(), Error> {
@@ -37,7 +37,7 @@ async fn apply(tx: &Tx) -> Result<(), Error> {
         return Err(Error::NewerSchema { found, known });
     }
     for (number, step) in (1u32..).zip(STEPS).skip_while(|(number, _)| *number <= found) {
-        // However long it takes: a step may copy every job, and one that is given up would begin anew with every start.
+        // Without a time limit: a migration may copy every job, and an aborted one would begin anew at every start.
         bounded(connection.batch_execute("SET LOCAL statement_timeout = 0")).await?;
         let step = format!("{step}; INSERT INTO schema VALUES ({number});");
         connection.batch_execute(&step).await.map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! Jobs are given back, and leases held: many at once, in one transaction.
+//! Settlements and renewals, in batches of one transaction each.
 
 use super::batch::BatchCommand;
 use super::fair_order::{FIRST, Groups, given};
@@ -59,7 +59,7 @@ impl BatchCommand for WrittenSettlement {
     }
 }
 
-/// Leases as columns, in the order of rows, as everybody locks them.
+/// Leases as columns, in the order of rows: the lock order of all statements.
 pub(super) struct Leases {
     pub(super) rows: Vec<i64>,
     pub(super) tokens: Vec<i64>,
@@ -78,7 +78,7 @@ const HELD: &str = "SELECT held.row, held.token, upstream, tenant, cancel, origi
                     CROSS JOIN LATERAL (SELECT cancel FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim \
                     CROSS JOIN LATERAL (SELECT upstream, tenant, origin FROM jobs WHERE jobs.row = held.row OFFSET 0) AS job";
 
-/// Settlements whose answer was lost with the connection are found by what they left.
+/// Finds settlements whose reply was lost with the connection by their traces.
 async fn left(connection: &PooledConnection, leases: &Leases) -> Result<HashMap<(i64, i64), SettledJob>, Error> {
     let statement = format!(
         "SELECT held.row, held.token, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
@@ -103,7 +103,7 @@ async fn settle(tx: &mut Tx, batch: &[(&WrittenSettlement, bool)]) -> Result<Vec
     let (mut over, mut ended, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
     for (worded, doubt) in batch {
         let settle = &worded.settle;
-        // Taken out: a lease that is settled twice in one batch is lost the second time.
+        // Removed from the map: a lease that is settled twice in one batch is lost the second time.
         let lease = (settle.lease.row, settle.lease.token);
         let Some(held) = held.remove(&lease) else {
             let before = left.remove(&lease).filter(|_| *doubt).map(|left| left.by(worded)).transpose()?.flatten();
@@ -140,7 +140,7 @@ async fn settle(tx: &mut Tx, batch: &[(&WrittenSettlement, bool)]) -> Result<Vec
     Ok(answers)
 }
 
-/// Of those whose claims are locked.
+/// Builds the statement for jobs whose claims are locked.
 fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
@@ -182,12 +182,12 @@ fn plain_statement() -> &'static str {
     })
 }
 
-/// Whether a settlement changes nothing but where its job is.
+/// Returns whether a settlement changes nothing but the job itself.
 const fn is_short(settle: &SettleJob) -> bool {
     settle.follow.is_empty() && settle.key.is_none() && !settle.forgets
 }
 
-/// One statement for all that need no more than that; what each of these came to.
+/// Writes all short settlements of a batch in one statement. Returns their results.
 async fn plainly(connection: &PooledConnection, batch: &[WrittenSettlement]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
@@ -198,7 +198,7 @@ async fn plainly(connection: &PooledConnection, batch: &[WrittenSettlement]) -> 
         return Ok(answers);
     }
     failpoint::hit("settle-in-transaction")?;
-    // In the order of rows, as everybody locks them. A lease that is settled twice is lost the second time.
+    // In the order of rows, the lock order of all statements. A lease that is settled twice is lost the second time.
     plain.sort_by_key(|(_, _, (lease, _))| (lease.row, lease.token));
     plain.dedup_by_key(|(_, _, (lease, _))| (lease.row, lease.token));
     let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
+//! Time-based maintenance: due jobs, lost workers, deletion of old jobs.
 
 use super::fair_order::{FIRST, ORDER, given};
 use super::pool::{PooledConnection, PostgresPool};
@@ -11,16 +11,16 @@ use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What one tick moves at most of each kind, so that no transaction is long.
+/// Maximum jobs of each kind that one tick moves, so that no transaction is long.
 const MAX_MOVED: usize = 2000;
-/// What is forgotten in one statement, and the pause after it.
+/// Jobs deleted per statement, and the pause after it.
 const SWEEP: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
-/// The lanes with something in them: one look into the index for each, however many jobs it has.
+/// The lanes with queued jobs: one index lookup each, however many jobs they have.
 const LANES: &str = "WITH RECURSIVE lane AS ((SELECT upstream FROM queue ORDER BY upstream LIMIT 1) UNION ALL \
                      SELECT (SELECT upstream FROM queue WHERE upstream > lane.upstream ORDER BY upstream LIMIT 1) \
                      FROM lane WHERE lane.upstream IS NOT NULL) SELECT upstream FROM lane WHERE upstream IS NOT NULL";
-/// What is next in each place. All that anybody asks while nothing happens.
+/// The next event of each kind; the only query while nothing happens.
 const NEXT: &str = "SELECT (SELECT lease_until FROM claims ORDER BY lease_until LIMIT 1), \
                     (SELECT due FROM jobs WHERE waits = 1 ORDER BY due LIMIT 1), (SELECT 1 FROM queue ORDER BY upstream LIMIT 1)";
 
@@ -70,9 +70,9 @@ pub(super) async fn tick(pool: &PostgresPool, now: Wall, holder: Option<Holder>)
 }
 
 struct TickReading {
-    /// When the first lease runs out.
+    /// Expiry of the first lease.
     lease_over: Option<Wall>,
-    /// When the first waiting job is due.
+    /// Time at which the first waiting job is due.
     due: Option<Wall>,
     lanes: Vec<String>,
 }
@@ -85,7 +85,7 @@ async fn look(connection: &PooledConnection) -> Result<TickReading, Error> {
     Ok(TickReading { lease_over, due, lanes: lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()? })
 }
 
-/// Forgets jobs that are over, a few at a time, with pauses, so that what arrives meanwhile finds the server's time in between.
+/// Deletes ended jobs, a few at a time with pauses, so that other requests get the server in between.
 pub(super) async fn sweep(pool: &PostgresPool, finished_before: Wall, most: usize) -> Result<usize, Error> {
     let mut gone = 0;
     for state in [JobState::Done, JobState::Dead, JobState::Cancelled] {
@@ -103,7 +103,7 @@ pub(super) async fn sweep(pool: &PostgresPool, finished_before: Wall, most: usiz
         }
     }
     if gone < most {
-        // A tenant whose last turn is past begins at its lane's present, which is what forgetting it means.
+        // A tenant whose last turn has passed would begin at its lane's present anyway, so its row is not needed.
         let idle = format!(
             "DELETE FROM turns t USING lanes l WHERE t.upstream = l.upstream AND t.last < l.present AND (t.upstream, t.tenant) IN \
              (SELECT t.upstream, t.tenant FROM turns t JOIN lanes l USING (upstream) WHERE t.last < l.present LIMIT 1000) \
@@ -114,9 +114,9 @@ pub(super) async fn sweep(pool: &PostgresPool, finished_before: Wall, most: usiz
     Ok(gone)
 }
 
-/// The ids of some jobs of one state that are forgotten now. Ids sort by age, so old ones are found without reading the young; and the
-/// walk begins after the last ones that were, whose places in the index are not cleared yet. State and id are compared and sorted as one,
-/// and the number is no parameter: otherwise the planner reads all that are over, or walks past all that are not.
+/// Selects ids of jobs of one state to delete. Ids sort by age, so old ones are found without reading the recent ones. The walk begins
+/// after the last deleted ids, whose index entries are not vacuumed yet. State and id are compared and sorted as one, and the state is a
+/// literal; otherwise the planner reads all ended jobs.
 async fn forget(
     connection: &PooledConnection,
     state: JobState,

@@ -1,4 +1,4 @@
-//! A transaction, and a plain look. One that is dropped half-way takes its connection with it, so that nobody inherits it.
+//! Write transactions and plain reads. A transaction that is dropped unfinished closes its connection, so that it is not reused.
 
 use super::errors::bounded;
 use super::jobs;
@@ -18,12 +18,12 @@ pub(crate) struct Tx {
     /// `None` only after the end.
     connection: Option<PooledConnection>,
     bell: Arc<Bell>,
-    /// There is something new to claim once this is committed.
+    /// The commit makes new jobs claimable.
     rings: bool,
 }
 
-/// As a part of a statement: its commit does not wait for the server's disk. For what whoever comes next would do over:
-/// claims, renewals, what time brought about. What is acknowledged later brings it to the disk along with itself.
+/// A part of a statement that makes its commit not wait for the server's disk. For work that can be redone: claims, renewals, ticks. A
+/// later durable commit also makes these durable.
 pub(super) const RELAXED: &str = "set_config('synchronous_commit', 'off', true) IS NULL";
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Tx {
         self.connection.as_ref().ok_or_else(|| Error::Failed("the transaction is over".to_owned()))
     }
 
-    /// Commits what worked and takes back what did not.
+    /// Commits on success and rolls back on failure.
     pub(crate) async fn end<T>(mut self, result: Result<T, Error>) -> Result<T, Error> {
         let last = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
         let ended = bounded(self.connection()?.batch_execute(last)).await;
@@ -60,7 +60,7 @@ impl Tx {
         ended.map(|()| value)
     }
 
-    /// Somebody will be woken, if this is committed.
+    /// Wakes a worker after the commit.
     pub(super) const fn ring(&mut self) {
         self.rings = true;
     }
@@ -115,7 +115,7 @@ async fn query(connection: &PooledConnection, sql: &str, values: &[SqlValue]) ->
     ask(connection, sql, &values).await
 }
 
-/// A statement that is prepared once for each connection.
+/// Runs a statement that is prepared once per connection.
 pub(super) async fn ask(connection: &PooledConnection, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<RowReader>, Error> {
     let statement = connection.answer(connection.prepare_cached(sql)).await?;
     let rows = connection.answer(connection.query(&statement, values)).await?;

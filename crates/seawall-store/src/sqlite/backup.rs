@@ -1,4 +1,4 @@
-//! Copies of a database: made while it is used, put in its place while it is not, and checked.
+//! Copies of a database: written while it is in use, restored while it is not, and checked.
 
 use super::database_lock::{Owner, Serving};
 use super::preflight::DatabaseState;
@@ -6,10 +6,10 @@ use super::{BUSY, Connection, Error, OpenFlags, beside, create_private, prefligh
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Writes a copy of the database as it is now. Others go on using the database meanwhile.
+/// Writes a copy of the current database. Other processes continue to use the database meanwhile.
 pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
     let database = &resolved(database);
-    // A process that uses it under another name has the log beside that name.
+    // A process that opened the file under another name has its write-ahead log beside that name.
     if database.exists() && preflight::look(database)? == DatabaseState::WithoutItsLog {
         let why = "it is in use, and its log is not beside it: is this another name of the file (a hard link, a bind mount)?";
         return Err(Error::Unavailable(why.to_owned()));
@@ -20,7 +20,7 @@ pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
     copy_to(database, copy)
 }
 
-/// Replaces whatever has the copy's name.
+/// Writes the copy in place of any file of that name.
 fn copy_to(database: &Path, copy: &Path) -> Result<(), Error> {
     let unfinished = beside(copy, "-unfinished");
     remove(&unfinished)?;
@@ -28,7 +28,7 @@ fn copy_to(database: &Path, copy: &Path) -> Result<(), Error> {
     let db = read_only(database)?;
     db.execute("VACUUM INTO ?1", [unfinished.to_string_lossy()])?;
     drop(db);
-    // The copy has everything itself, whatever the original is in the middle of.
+    // The copy needs no write-ahead log, whatever the state of the original.
     let written = Connection::open(&unfinished)?;
     written.pragma_update(None, "application_id", preflight::CLOSED)?;
     drop(written);
@@ -37,33 +37,33 @@ fn copy_to(database: &Path, copy: &Path) -> Result<(), Error> {
     sync(copy.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
 }
 
-/// Puts a copy in the place of the database, which nobody may be using. What was there is moved aside; says where to.
+/// Replaces a database that is not in use by a copy. The old database is moved aside; returns its new path.
 pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, Error> {
     check(copy)?;
     let database = &resolved(database);
     let _alone = Owner::claim_alone(database)?;
-    // Held by a process that runs jobs, also where somebody has removed the other lock.
+    // A process that runs jobs holds this lock even if the other lock file was deleted.
     let _serving = Serving::claim(database)?.ok_or_else(|| Error::Unavailable("another process is using it".to_owned()))?;
-    // One that is left of a restore that was cut short keeps an empty database from being made until it is replaced.
+    // Left over from an interrupted restore, this file prevents the creation of an empty database until the restore is repeated.
     let unfinished = beside(database, preflight::RESTORED);
-    // Not a plain copy: the file may have a log of its own.
+    // Not a plain file copy: the copy may have a write-ahead log of its own.
     copy_to(&resolved(copy), &unfinished)?;
     let is_there = database.exists() || beside(database, "-wal").exists();
     let folder = database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let aside = if is_there { Some(move_aside(database)?) } else { None };
-    // Before the copy has its name: a log that is back after a power cut would be taken for the copy's own.
+    // Before the rename: an old log that reappears after a power cut would be applied to the copy.
     sync(folder)?;
     std::fs::rename(&unfinished, database).map_err(failed)?;
     sync(folder)?;
     Ok(aside)
 }
 
-/// The first name that is free; the log goes along with its database, or it would be taken for that of the next one.
+/// Moves the database and its log to the first free name. A log that stayed would be applied to the next database.
 fn move_aside(database: &Path) -> Result<PathBuf, Error> {
     let is_free = |path: &PathBuf| !path.exists() && !beside(path, "-wal").exists();
     let free = (1..1000).map(|number| beside(database, &format!(".before-{number}"))).find(is_free);
     let aside = free.ok_or_else(|| Error::Failed("there are too many old databases beside it".to_owned()))?;
-    // A log whose database is away is refused; a database whose log is away is only warned about.
+    // The database goes first: a log without a database is refused, but a database without its log only causes a warning.
     for ending in ["", "-wal"] {
         let from = beside(database, ending);
         if from.exists() {
@@ -74,7 +74,7 @@ fn move_aside(database: &Path) -> Result<PathBuf, Error> {
     Ok(aside)
 }
 
-/// Reads all of a database, and says what is wrong with it. Changes nothing.
+/// Reads a whole database and reports damage. Changes nothing.
 pub(crate) fn check(database: &Path) -> Result<(), Error> {
     let database = &resolved(database);
     if !database.exists() {

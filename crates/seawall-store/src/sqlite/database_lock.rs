@@ -1,5 +1,5 @@
-//! Who is using the database file. Whoever opens it and finds nobody else there knows that every running job is an orphan
-//! of a process that ended, and need not wait for its lease.
+//! Locks that show which processes use the database file. A process that opens it alone knows that all running jobs are orphans of an ended
+//! process, and recovers them without waiting for their leases.
 
 use super::beside;
 use crate::error::Error;
@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// A lock on the database file itself, which two names of one file share: a bind mount, or a file that was renamed. It is `flock(2)`, which
-/// does not meet the byte ranges that SQLite locks. Closing any descriptor of a file drops the byte ranges that the process has locked, so
-/// a process has one descriptor of this kind for each file, opened before SQLite's and closed after them. Each thread with a
-/// connection keeps it.
+/// A lock on the database file itself, shared by all names of the file, such as bind mounts or a renamed file. It is `flock(2)`, which is
+/// independent of the byte-range locks of SQLite. Closing any descriptor of a file drops the process's byte-range locks, so a process opens
+/// one descriptor per file, before SQLite's and closed after them. Each thread with a connection keeps it alive.
 #[derive(Debug)]
 pub(super) struct FileLock {
     file: File,
@@ -21,15 +20,15 @@ pub(super) struct FileLock {
     path: PathBuf,
 }
 
-/// The locks that this process has.
+/// The file locks of this process.
 static HELD: Mutex<Vec<Weak<FileLock>>> = Mutex::new(Vec::new());
 
-/// How often a lock is asked for that a process on its way out may still hold, and how long in between.
+/// Tries and pause for a lock that an ending process may still hold.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl FileLock {
-    /// Opens the file, or finds it opened by this process under the same name.
+    /// Opens the file, or returns the descriptor that this process has for the same name.
     fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let found = path.metadata().map_err(unavailable)?;
@@ -51,11 +50,11 @@ impl FileLock {
         Ok(lock)
     }
 
-    /// Takes a share of the lock. Where nobody else uses the database under this name, nobody may have a share already.
+    /// Takes a shared lock. If no other process uses the database under this name, no process may hold a share under another name either.
     fn claim(&self, is_alone: bool) -> Result<(), Error> {
         for _ in 0..if is_alone { TRIES } else { 0 } {
             match self.file.try_lock() {
-                // Only for a moment, but long enough to know that nobody has a share.
+                // The exclusive lock shows that no other share exists; it is downgraded at once.
                 Ok(()) => return self.share(),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
                 Err(TryLockError::Error(error)) => return Err(unavailable(error)),
@@ -79,7 +78,7 @@ fn other_name() -> Error {
     )
 }
 
-/// A lock on a file beside the database; the system lets go of it when the process ends, however it ends.
+/// A lock on a file beside the database. The system releases it when the process ends in any way.
 #[derive(Debug)]
 pub(super) struct Owner {
     lock: File,
@@ -88,9 +87,9 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Joins the processes that use the database. If there are none, the next process waits until `settle`.
+    /// Joins the processes that use the database. If there are none, further processes wait until `settle`.
     pub(super) fn claim(database: &Path) -> Result<Self, Error> {
-        // First: the system closes files in their order, and the lock beside the database has to be the last.
+        // Opened first: fields are closed in order, and the lock beside the database has to be the last.
         let file = FileLock::open(database)?;
         let lock = open_beside(database, "-lock")?;
         let is_alone = match lock.try_lock() {
@@ -105,7 +104,7 @@ impl Owner {
         Ok(Self { lock, is_alone, file })
     }
 
-    /// Runs `alone` if nobody else uses the database, then lets others join.
+    /// Runs `alone` if no other process uses the database, then lets others join.
     pub(super) fn settle(&mut self, alone: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         if std::mem::take(&mut self.is_alone) {
             alone()?;
@@ -114,12 +113,12 @@ impl Owner {
         Ok(())
     }
 
-    /// The lock that is kept for as long as a connection to the database is open.
+    /// Returns the lock that must live as long as any connection to the database.
     pub(super) fn file(&self) -> Arc<FileLock> {
         Arc::clone(&self.file)
     }
 
-    /// Takes the right to a database that nobody else uses.
+    /// Locks a database exclusively, if no other process uses it.
     pub(super) fn claim_alone(database: &Path) -> Result<ExclusiveLock, Error> {
         let lock = open_beside(database, "-lock")?;
         match lock.try_lock() {
@@ -134,12 +133,12 @@ impl Owner {
         Ok(ExclusiveLock { _file: file, _lock: lock })
     }
 
-    /// Whether nobody else uses the database. Who asks keeps the whole lock then.
+    /// Returns whether no other process uses the database. If so, the exclusive lock is kept.
     pub(super) fn is_alone(&self) -> Result<bool, Error> {
         match self.lock.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => {
-                // The attempt may have let go of the share that we had.
+                // A failed upgrade of `flock(2)` may have released our shared lock.
                 self.lock.lock_shared().map_err(unavailable)?;
                 Ok(false)
             }
@@ -148,21 +147,21 @@ impl Owner {
     }
 }
 
-/// The right to a database that nobody else uses.
+/// The exclusive right to a database.
 #[derive(Debug)]
 pub(super) struct ExclusiveLock {
     _file: Option<Arc<FileLock>>,
     _lock: File,
 }
 
-/// The right to run the jobs of a database, of which there is one: its holder decides what of them is whose by its own clock and its own life.
+/// The exclusive right to run the jobs of a database. Its holder recovers jobs by its own clock and its own lifetime.
 #[derive(Debug)]
 pub(crate) struct Serving {
     _lock: File,
 }
 
 impl Serving {
-    /// None where another process has it.
+    /// Returns `None` if another process has it.
     pub(super) fn claim(database: &Path) -> Result<Option<Self>, Error> {
         let lock = open_beside(database, "-serving")?;
         match lock.try_lock() {

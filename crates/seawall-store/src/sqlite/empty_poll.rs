@@ -1,6 +1,6 @@
-//! What the last look at the queues found. It holds until the next job is due or the next lease is over, and for as long as nobody
-//! commits anything: the database itself tells whether anybody has, in this process or in another, so that no change can be forgotten
-//! here. A poll that finds nothing new costs a look at a number, and no way to the writing thread and back.
+//! The result of the last empty tick. It stays valid until the next job is due, the next lease expires, or any process commits. SQLite's
+//! `data_version` reveals every commit, so no change can be missed. A poll that finds nothing new costs one read of that number instead of
+//! a round trip to the writer thread.
 
 use super::{Connection, Error, connect_to_read};
 use crate::model::job::{ClaimRequest, ClockTick};
@@ -8,7 +8,7 @@ use seawall_core::time::Wall;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A connection that only looks: what it sees of the number changes with every commit of any other.
+/// A read-only connection: the version that it sees changes with every commit of another connection.
 #[derive(Debug)]
 pub(super) struct Lull(Mutex<Watch>);
 
@@ -21,13 +21,13 @@ struct Watch {
 #[derive(Debug)]
 struct LullResult {
     version: Version,
-    /// Nothing moved, so a later tick is the same.
+    /// Nothing was moved, so a repeated tick has the same result.
     tick: ClockTick,
-    /// When the first lease runs out.
+    /// Expiry of the first lease.
     lease_over: Option<Wall>,
 }
 
-/// Differs from an earlier one if anything was committed in between.
+/// Differs from an earlier version if any commit happened in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(i64);
 
@@ -36,7 +36,7 @@ impl Lull {
         Ok(Self(Mutex::new(Watch { db: connect_to_read(path)?, found: None })))
     }
 
-    /// What a tick would find; or else what to keep its findings under: the version from before it looks.
+    /// Returns the cached result of a tick, or the version under which to store a new one, read before the tick.
     pub(super) fn tick(&self, now: Wall) -> Result<ClockTick, Option<Version>> {
         let watch = self.lock();
         let version = watch.version();
@@ -51,7 +51,7 @@ impl Lull {
         self.lock().found = still.map(|version| LullResult { version, tick: tick.clone(), lease_over });
     }
 
-    /// Whether there is nothing for whoever claims.
+    /// Returns whether a claim would find nothing.
     pub(super) fn has_nothing_for(&self, claim: &ClaimRequest) -> bool {
         let watch = self.lock();
         let Some(found) = &watch.found else { return false };
@@ -65,7 +65,7 @@ impl Lull {
 }
 
 impl Watch {
-    /// One that cannot be read is like no other.
+    /// An unreadable version equals no other.
     fn version(&self) -> Option<Version> {
         let mut statement = self.db.prepare_cached("PRAGMA data_version").ok()?;
         statement.query_row([], |row| row.get(0)).map(Version).ok()
@@ -97,7 +97,7 @@ mod tests {
         };
         assert_eq!(poll().await, (ClockTick::default(), 0));
         let (writing, go) = stalled(&store, Weight::Adds).await;
-        // However slow the machine is: who waits for that writer waits for ever.
+        // The time limit is generous for slow machines; without the cache this poll would wait forever.
         let again = tokio::time::timeout(Duration::from_secs(60), poll()).await;
         assert_eq!(again.unwrap(), (ClockTick::default(), 0));
         go.send(()).unwrap();

@@ -1,12 +1,12 @@
-//! Whose turn it is: within a lane, tenants take turns, however many jobs each has. A job is given a turn when it becomes
-//! ready: the one after its tenant's last, but not before the lane's present. So claiming in order of turns is fair, and
-//! costs no more than claiming in order of arrival.
+//! Fair order of claims: within a lane tenants take turns, however many jobs each has. A job gets its turn number when it becomes ready:
+//! one after its tenant's last, but not below the lane's present. So a claim in order of turns is fair and costs no more than one in order
+//! of arrival.
 
 use crate::error::Error;
 use rusqlite::Connection;
 use std::collections::HashMap;
 
-/// Tenants whose last turn is remembered; one that is forgotten begins at its lane's present, which is fair too.
+/// Maximum tenants with a stored turn. A dropped tenant begins at its lane's present, which is fair too.
 const MAX_TENANTS: usize = 100_000;
 
 pub(super) const QUEUED: &str = "SELECT queue.upstream, jobs.tenant, queue.turn FROM queue CROSS JOIN jobs ON jobs.row = queue.row";
@@ -14,22 +14,22 @@ pub(super) const QUEUED: &str = "SELECT queue.upstream, jobs.tenant, queue.turn 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     lanes: HashMap<String, CommandLane>,
-    /// How many tenants the lanes remember.
+    /// Number of tenants in all lanes.
     tenants: usize,
-    /// Somebody got one since this was asked last.
+    /// A turn was given since the last `take_given`.
     given: bool,
 }
 
 #[derive(Debug, Default)]
 struct CommandLane {
-    /// The last turn that was claimed.
+    /// The last claimed turn.
     present: i64,
-    /// The last turn that each tenant was given.
+    /// The last turn given to each tenant.
     last: HashMap<String, i64>,
 }
 
 impl Turns {
-    /// Goes on where the queued jobs are. Added up here: a database that groups them sorts them first, which takes four times as long.
+    /// Restores the turns from the queued jobs. Aggregated here, since SQLite would sort for a GROUP BY, which takes four times as long.
     pub(super) fn load(db: &Connection) -> Result<Self, Error> {
         let mut turns = Self::default();
         let mut all = db.prepare(QUEUED)?;
@@ -41,7 +41,7 @@ impl Turns {
         Ok(turns)
     }
 
-    /// A job is in line.
+    /// Notes a queued job and its turn.
     fn queued(&mut self, upstream: &str, tenant: &str, turn: i64) {
         let Some(lane) = self.lanes.get_mut(upstream) else {
             self.lanes.insert(upstream.to_owned(), CommandLane { present: turn, last: HashMap::from([(tenant.to_owned(), turn)]) });
@@ -58,7 +58,7 @@ impl Turns {
         }
     }
 
-    /// The next turn of a tenant in a lane.
+    /// Gives a tenant its next turn in a lane.
     pub(super) fn next(&mut self, upstream: &str, tenant: &str) -> i64 {
         self.given = true;
         if let Some(lane) = self.lanes.get_mut(upstream)
@@ -77,12 +77,12 @@ impl Turns {
         lane.present
     }
 
-    /// Whether there is something to claim that was not there when this was asked last.
+    /// Returns whether there are new jobs to claim since the last call.
     pub(super) fn take_given(&mut self) -> bool {
         std::mem::take(&mut self.given)
     }
 
-    /// A turn was claimed.
+    /// Notes that a turn was claimed.
     pub(super) fn claimed(&mut self, upstream: &str, turn: i64) {
         match self.lanes.get_mut(upstream) {
             Some(lane) => lane.present = lane.present.max(turn),

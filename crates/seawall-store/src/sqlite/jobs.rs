@@ -1,4 +1,4 @@
-//! Jobs: whoever takes one from its place puts it into another in the same transaction, and names the lease where there is one.
+//! Jobs: each transaction that takes a job from one place puts it into another, and checks the lease if there is one.
 
 use super::statement_cache::{maybe, text};
 use super::{Columns, Sqlite, Tx};
@@ -21,19 +21,19 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::sync::LazyLock;
 
-/// Longer bodies are kept apart from the row that changes each time a job is put off.
+/// Longer bodies have a table of their own, since a job's row is rewritten each time the job is postponed.
 const INLINE_BODY: usize = 4096;
 pub(super) const INSERT: &str = "INSERT INTO jobs (id, waits, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
      dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 pub(super) const QUEUE: &str = "INSERT INTO queue (upstream, priority, turn, row, due) VALUES (?, ?, ?, ?, ?)";
-/// A job that is ready again goes where its row says.
+/// Puts a ready job back into the queue with the values of its row.
 const QUEUE_AGAIN: &str = "INSERT INTO queue SELECT upstream, priority, turn, jobs.row, due, coalesce(cancel, 0) \
      FROM jobs LEFT JOIN claims ON claims.row = jobs.row WHERE jobs.row = ?";
-/// The first so many of a lane, which are the first in the queue and nowhere else: `queue` tells the order, `jobs` the rest.
+/// The first jobs of a lane. `queue` has the order, `jobs` the rest.
 pub(super) const NEXT_IN_LANE: &str = "FROM queue CROSS JOIN jobs ON jobs.row = queue.row WHERE queue.upstream = ?1 \
      ORDER BY queue.priority DESC, queue.turn, queue.row LIMIT ?2";
-/// All of one priority that are claimed from a lane, and the first of it: to look for each of them would cost more than to move it.
+/// Claims all found jobs of one priority by range. Separate lookups per job would cost more than moving the rows.
 pub(super) const MARK: &str = "INSERT INTO claims (row, token, lease_until, cancel, rules) SELECT row, ?5, ?6, cancel, ?7 FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const RELEASE: &str = "DELETE FROM claims WHERE row = ? AND token = ? AND cancel <= ?";
@@ -44,7 +44,7 @@ pub(super) const PUT_OFF: &str = "UPDATE jobs SET waits = ?, turn = ?, due = coa
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
-        // Before it is the writing thread's turn, which everybody waits for.
+        // Serialised here, before the turn of the writer thread, which all writes wait for.
         let jobs: Vec<(JobColumns, NewJob)> = jobs.into_iter().map(|job| Ok((JobColumns::of(&job)?, job))).collect::<Result<_, Error>>()?;
         self.write(move |tx| jobs.iter().map(|(written, job)| insert(tx, job, written, now)).collect()).await
     }
@@ -77,7 +77,7 @@ impl Sqlite {
     }
 }
 
-/// What of a job has to be put into words for its row.
+/// The serialised columns of a job.
 struct JobColumns {
     progress: String,
     origin: Option<String>,
@@ -144,7 +144,7 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &JobColumns, now: Wall) -> Res
     Ok(Enqueued::New(job.id))
 }
 
-/// The same job, if it was enqueued before.
+/// Returns the same job, if it was submitted before.
 fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     let Some(dedup) = &job.dedup else { return Ok(None) };
     let found = db
@@ -193,7 +193,7 @@ static CLAIM: LazyLock<String> = LazyLock::new(|| {
     format!("SELECT {CLAIMED}, queue.turn, coalesce(jobs.body, {short}), {length} {NEXT_IN_LANE}")
 });
 
-/// Writes down whose the first of a lane are now, which are given in their order.
+/// Writes the claims for the first jobs of a lane, given in their order.
 fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], claim: &ClaimRequest) -> Result<(), Error> {
     let until = claim.now + claim.lease;
     let (mut mark, mut unqueue) = (db.prepare_cached(MARK)?, db.prepare_cached(UNQUEUE)?);
@@ -228,7 +228,7 @@ fn held(db: &Connection, lease: JobLease) -> Result<Option<SettlingJob>, Error> 
     of_lease(db, HELD, lease)?.map(|mut held| SettlingJob::read(&mut held)).transpose()
 }
 
-/// What this very claim left behind.
+/// Returns what this claim's settlement has left behind.
 fn left(db: &Connection, lease: JobLease) -> Result<Option<SettledJob>, Error> {
     let statement = format!("SELECT {LEFT} FROM {PLACED} WHERE jobs.row = ? AND {GIVEN_BACK} = ?");
     of_lease(db, &statement, lease)?.map(|mut left| SettledJob::read(&mut left)).transpose()
@@ -262,14 +262,14 @@ fn settle_one(tx: &mut Tx<'_>, worded: &WrittenSettlement) -> Result<Settled, Er
     conclude(tx, settle, settled)
 }
 
-/// Whether a claim may be one that somebody wants cancelled.
+/// Whether the released claim may have a request for cancellation.
 #[derive(Clone, Copy, Debug)]
 enum Cancel {
     No,
     Perhaps,
 }
 
-/// Whether there was such a claim; there is none any more.
+/// Deletes a claim. Returns whether it existed.
 fn release(tx: &mut Tx<'_>, lease: JobLease, cancel: Cancel) -> Result<bool, Error> {
     Ok(tx.release()?.execute([Integer(lease.row), Integer(lease.token), Integer(cancel as i64)])? > 0)
 }
@@ -281,13 +281,13 @@ fn conclude(tx: &mut Tx<'_>, settle: &SettleJob, settled: Settled) -> Result<Set
         }
     }
     if let Some(key) = &settle.key {
-        // One that was lost meanwhile is somebody else's to end.
+        // If the reservation was lost meanwhile, its new owner ends it.
         at_once(idempotency::finish(tx, key))?;
     }
     Ok(settled)
 }
 
-/// Puts a job that nobody holds any more where it belongs.
+/// Moves a job without a claim to the place of its new state.
 fn write(tx: &mut Tx<'_>, settle: &SettleJob, turn: i64, change: &JobChange<'_>) -> Result<(), Error> {
     let (lease, forgets) = (settle.lease, settle.forgets);
     if let Some(finished_at) = change.finished_at {

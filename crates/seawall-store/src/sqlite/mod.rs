@@ -1,4 +1,4 @@
-//! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
+//! The embedded backend. One thread writes; requests that arrive during a commit form the next transaction. Two threads read.
 
 pub(crate) mod backup;
 mod database_lock;
@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use writer::WriterThread;
 
-/// A handle that every clone shares.
+/// A handle; clones share one backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Sqlite {
     writer: WriterThread,
@@ -49,13 +49,13 @@ pub(crate) struct Sqlite {
     woken: Arc<Notify>,
     path: Arc<Path>,
     lost_its_log: bool,
-    /// Says that somebody is using the database, for as long as any clone lives.
+    /// Marks the database as in use while any clone lives.
     owner: Arc<Owner>,
-    /// Whether that is somebody who runs its jobs.
+    /// The right to run its jobs, if this process has it.
     serving: Arc<OnceLock<Serving>>,
 }
 
-/// What a write works on: the open transaction, and whose turn it is in each lane.
+/// The context of a write: the open transaction and the turns of each lane.
 pub(crate) struct Tx<'a> {
     pub(crate) db: &'a Connection,
     pub(crate) turns: &'a mut Turns,
@@ -92,11 +92,11 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// What a read works on.
+/// The context of a read.
 pub(crate) struct Look<'a>(&'a Connection);
 
 impl Sqlite {
-    /// Opens or makes the database, and brings its schema up to date.
+    /// Opens or creates the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let path = &resolved(path);
         preflight::look_for_its_log(path)?;
@@ -120,12 +120,12 @@ impl Sqlite {
         })
     }
 
-    /// Takes the right to run jobs, for as long as any clone lives. Whether nobody else has it.
+    /// Claims the right to run jobs while any clone lives. Returns whether this process has it.
     pub(crate) fn claim_serving(&self) -> Result<bool, Error> {
         if self.serving.get().is_some() {
             return Ok(true);
         }
-        // Whoever of ours comes second drops a lock that it could not get.
+        // If another thread of ours was first, the second lock is dropped.
         Ok(Serving::claim(&self.path)?.is_some_and(|serving| self.serving.set(serving).is_ok()))
     }
 
@@ -137,7 +137,7 @@ impl Sqlite {
         self.writer.run(writer::Weight::Adds, work).await
     }
 
-    /// As `write`, for work that ends something and so has a claim to the space kept back for it.
+    /// Like `write`, for work that ends something and may therefore use the reserved disk space.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Tx<'_>) -> Result<T, Error> + Send + 'static,
@@ -145,7 +145,7 @@ impl Sqlite {
         self.writer.run(writer::Weight::Ends, work).await
     }
 
-    /// As `finish`, for work that would be done over if the power went: nobody waits for the disk because of it.
+    /// Like `finish`, for work that can be redone after a power cut: its commit does not wait for the disk.
     pub(crate) async fn repeat<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Tx<'_>) -> Result<T, Error> + Send + 'static,
@@ -157,13 +157,13 @@ impl Sqlite {
         self.repeat(|tx| Ok(tx.db.pragma_update(None, "cache_size", LITTLE)?)).await
     }
 
-    /// Whether the database was copied or left without its log, so that what the log held is missing.
+    /// Returns whether the database lacks its write-ahead log, so that the content of the log is missing.
     pub(crate) const fn lost_its_log(&self) -> bool {
         self.lost_its_log
     }
 
-    /// Folds the whole log into the database, so that a copy of the one file is all of it. Where another process uses the
-    /// database too, that is left to the last one.
+    /// Moves the whole write-ahead log into the database, so that a copy of the file is complete. If other processes use the database, the
+    /// last one does it.
     pub(crate) async fn close(&self) -> Result<(), Error> {
         let (path, owner) = (Arc::clone(&self.path), Arc::clone(&self.owner));
         let fold = move || {
@@ -179,10 +179,10 @@ impl Sqlite {
         tokio::task::spawn_blocking(fold).await.map_err(|error| Error::Failed(error.to_string()))?
     }
 
-    /// Makes room in the log, to which nobody else writes in a transaction of ours.
+    /// Preallocates the log within a transaction of ours, so that no other connection writes to it.
     pub(crate) async fn make_room(&self) -> Result<(), Error> {
         let longer = self.repeat(|tx| Ok(wal_preallocation::make(tx.db))).await?;
-        // Whoever commits meanwhile waits for the disk as ever.
+        // Outside of the transaction: other commits meanwhile wait for the disk as usual.
         longer.map_or(Ok(()), |log| log.sync_data().map_err(|error| Error::Unavailable(error.to_string())))
     }
 
@@ -195,7 +195,7 @@ impl Sqlite {
         Ok(None)
     }
 
-    /// Runs `work` on a connection that cannot write. It sees what has been acknowledged.
+    /// Runs `work` on a read-only connection. It sees all acknowledged writes.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Look<'_>) -> Result<T, Error> + Send + 'static,
@@ -204,7 +204,7 @@ impl Sqlite {
     }
 }
 
-/// Long bodies are not in their job's row.
+/// A job's body, which is in a table of its own if it is long.
 const BODY: &str = "coalesce(jobs.body, (SELECT b.body FROM bodies b WHERE b.row = jobs.row))";
 
 impl Sql for Tx<'_> {
@@ -262,7 +262,7 @@ fn row(row: &rusqlite::Row<'_>) -> Result<RowReader, Error> {
     Ok(RowReader::new((0..count).map(|_| columns.value()).collect::<Result<_, Error>>()?))
 }
 
-/// A row that is read while the statement stands at it.
+/// A row read directly from the current position of the statement.
 struct Columns<'a> {
     row: &'a rusqlite::Row<'a>,
     next: usize,
@@ -302,14 +302,14 @@ impl ToSql for SqlValue {
     }
 }
 
-/// The file with this ending beside the database's.
+/// Returns the path with this suffix beside the database.
 fn beside(database: &Path, ending: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
 }
 
-/// The file that a path leads to. Locks and logs are beside the file itself, so that two names of one database mean one database.
+/// Resolves a path to the file itself. Locks and logs are beside that file, so that several names of one database share them.
 fn resolved(path: &Path) -> PathBuf {
     let of_folder = || {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -318,8 +318,8 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(of_folder).unwrap_or_else(|| path.to_owned())
 }
 
-/// Makes an empty file that only its owner may read, where there is none yet; its log gets the same rights. Whoever comes next says
-/// why a file cannot be made.
+/// Creates an empty file that only its owner may read, unless it exists; its log gets the same permissions. An error shows when the file is
+/// opened.
 fn create_private(path: &Path) {
     drop(std::fs::File::options().create_new(true).write(true).mode(0o600).open(path));
 }
@@ -327,28 +327,28 @@ fn create_private(path: &Path) {
 fn connect(path: &Path) -> Result<Connection, Error> {
     let db = Connection::open(path)?;
     db.busy_timeout(BUSY)?;
-    // FULL: an acknowledged commit survives a power cut, not only a crash of ours. The cache is no larger than what jobs under way need:
-    // after a page was split, a commit walks all of it.
+    // FULL: an acknowledged commit survives a power cut, not only a crash of the process. The cache is just large enough for active jobs:
+    // after a page split, a commit walks the whole cache.
     db.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192; \
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
-    // Closing a connection would fold the log in and delete it, also where what was found is refused.
+    // Without this, closing a connection would checkpoint and delete the log, even of a database that is refused.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     steady(&db)?;
     Ok(db)
 }
 
-/// Says in the file itself that its log belongs to it, for whoever finds the one without the other.
+/// Marks in the file that it needs its log, so that a copy of only one of them is detected.
 fn mark_in_use(db: &Connection) -> Result<(), Error> {
     db.pragma_update(None, "application_id", preflight::IN_USE)?;
     db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     Ok(())
 }
 
-/// A plan is made once, not again for every value that is bound: where an index covers some rows only, SQLite would look at the
-/// value whether the index might serve, and a new plan costs ten times what the statement does.
+/// Makes SQLite plan a statement once instead of for every bound value. With partial indexes, SQLite inspects values to see whether an
+/// index applies, and a new plan costs ten times as much as the statement.
 fn steady(db: &Connection) -> Result<(), Error> {
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
@@ -362,17 +362,17 @@ fn connect_to_read(path: &Path) -> Result<Connection, Error> {
     Ok(db)
 }
 
-/// Kibibytes of the database that stay in memory, as SQLite wants to be told: negative.
+/// Cache size in KiB; negative, as SQLite defines it.
 const LITTLE: i64 = -2048;
 
-/// For folding the log in, which waits for nobody.
+/// Opens a connection for checkpoints, without a busy timeout.
 fn connect_to_fold(path: &Path) -> Result<Connection, Error> {
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(db)
 }
 
-/// How long another process may keep the database locked.
+/// Maximum wait for another process's lock on the database.
 const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl From<rusqlite::Error> for Error {

@@ -1,4 +1,4 @@
-//! Which index each statement uses. With another one they answer the same, a thousand times slower.
+//! Tests of query plans. With a wrong index, statements return the same result a thousand times slower.
 
 use super::{fair_order, jobs, schema, upkeep};
 use crate::model::job::{JobFilter, JobState};
@@ -7,7 +7,7 @@ use crate::statements;
 use crate::statements::jobs::Among;
 use rusqlite::Connection;
 
-/// How the planner means to answer, one step a line.
+/// Returns the query plan, one step per line.
 fn plan(db: &Connection, statement: &str) -> String {
     let statement = format!("EXPLAIN QUERY PLAN {}", statement.replace('$', "?"));
     let mut explained = db.prepare(&statement).unwrap();
@@ -16,7 +16,7 @@ fn plan(db: &Connection, statement: &str) -> String {
     steps.map(Result::unwrap).collect::<Vec<_>>().join("\n")
 }
 
-/// The same, whether the planner knows nothing of the rows or what a long life has told it.
+/// Returns two databases: one without statistics, and one with the statistics of a long life.
 fn databases() -> [Connection; 2] {
     [(); 2].map(|()| {
         let db = Connection::open_in_memory().unwrap();
@@ -33,7 +33,7 @@ fn list(state: JobState, among: Among) -> String {
 #[test]
 fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
     let [fresh, old] = databases();
-    // A million finished, some held, few queued: what is rare here is what is looked for.
+    // Mostly finished jobs, some running, few queued: statements look for the rare ones.
     old.execute_batch(
         "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) \
          INSERT INTO jobs (id, waits, upstream, tenant, caller, priority, turn, due, run_at, created_at, progress, fingerprint, method, path, headers) \

@@ -1,4 +1,4 @@
-//! Two threads that read, so that a slow list never holds up a write, and one slow list does not hold up the next.
+//! Two reading threads, so that a slow list delays neither writes nor the next list.
 
 use super::database_lock::Owner;
 use super::{Connection, Error, connect_to_read};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 const THREADS: usize = 2;
-/// Reads that may wait.
+/// Maximum reads in the queue.
 const QUEUE: usize = 256;
 
 type ReadQuery = Box<dyn FnOnce(&Connection) + Send>;
@@ -23,7 +23,7 @@ impl ReadConnection {
             let (file, db, receiver) = (owner.file(), connect_to_read(path)?, Arc::clone(&receiver));
             let serve = move || {
                 loop {
-                    // Locked only while waiting: whoever got a query lets the other wait for the next.
+                    // Locked only while waiting: a thread that has a query releases the lock, so that the other can wait for the next.
                     let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
                     let Some(query) = next else { break };
                     query(&db);

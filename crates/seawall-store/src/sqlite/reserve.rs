@@ -1,12 +1,12 @@
-//! Space kept back on the disk: a file beside the database that is given up when the disk is full, so that what is
-//! running can still be finished. While it is given up, nothing new is taken.
+//! Reserved disk space: a file beside the database that is deleted when the disk is full, so that running jobs can still be finished. While
+//! it is missing, nothing new is accepted.
 
 use super::beside;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Enough for some thousand endings.
+/// Enough for some thousand settlements.
 const BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct ReserveCommand {
 }
 
 impl ReserveCommand {
-    /// Kept back where there is room for it; a disk that is full from the beginning has none to give.
+    /// Creates the reserve, unless the disk is too full.
     pub(super) fn beside(database: &Path) -> Self {
         let mut reserve = Self { file: beside(database, "-reserve"), spent: true };
         reserve.restore();
@@ -27,14 +27,14 @@ impl ReserveCommand {
         self.spent
     }
 
-    /// Gives the space up. Whether there was any.
+    /// Frees the space. Returns whether there was any.
     pub(super) fn spend(&mut self) -> bool {
         let had = !self.spent;
         self.spent = true;
         had && fs::remove_file(&self.file).is_ok()
     }
 
-    /// Takes the space again, if there is so much.
+    /// Reserves the space again, if the disk has it.
     pub(super) fn restore(&mut self) -> bool {
         let kept = fs::metadata(&self.file).is_ok_and(|file| file.len() == BYTES as u64) || self.fill().is_ok();
         if kept {
@@ -47,7 +47,7 @@ impl ReserveCommand {
 
     fn fill(&self) -> std::io::Result<()> {
         let mut file = fs::File::create(&self.file)?;
-        // Written, not only claimed: a file of holes keeps nothing back.
+        // Written instead of truncated to size: a sparse file reserves nothing.
         file.write_all(&vec![0; BYTES])?;
         file.sync_all()
     }

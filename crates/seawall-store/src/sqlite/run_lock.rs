@@ -1,4 +1,4 @@
-//! Who is at a batch run: a lock on a file beside the database, which the system lets go of however the process ends.
+//! The lock of a batch run: a lock on a file beside the database. The system releases it when the process ends in any way.
 
 use super::{Sqlite, beside};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-/// The file goes with the lock.
+/// The file is deleted with the lock.
 #[derive(Debug)]
 pub(crate) struct SqliteRunLock {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct SqliteRunLock {
 
 impl Drop for SqliteRunLock {
     fn drop(&mut self) {
-        // A file that stays hurts nobody: the lock is what counts.
+        // A file that stays does no harm: only the lock counts.
         drop(std::fs::remove_file(&self.path));
     }
 }
@@ -37,7 +37,8 @@ impl Sqlite {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(unavailable(error)),
             }
-            // Its last holder may have removed it between our opening and locking it; then it is not the one others find.
+            // Its last holder may have deleted the file between our open and our lock. Then other processes would lock another file, so we
+            // try again.
             let ours = lock.metadata().map_err(unavailable)?.ino();
             if std::fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
                 return Ok(Some(SqliteRunLock { path, _lock: lock }));

@@ -1,4 +1,4 @@
-//! The schema's steps, applied in order, each in a transaction of its own: a crash between two leaves the first whole.
+//! Schema migrations, applied in order, each in a transaction of its own: a crash between two leaves the first complete.
 
 use crate::error::Error;
 use rusqlite::Connection;
@@ -15,7 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0009.sql"),
 ];
 
-/// A database of at most this size is checked from end to end before it is trusted.
+/// A database up to this size is checked completely before use.
 const CHECKED_BYTES: i64 = 64 << 20;
 
 pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
@@ -25,7 +25,7 @@ pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
         return Err(Error::NewerSchema { found, known });
     }
     for (number, step) in (1u32..).zip(STEPS) {
-        // Asked again inside: another process may be doing the same.
+        // Read again inside the transaction, since another process may migrate at the same time.
         db.execute_batch("BEGIN IMMEDIATE")?;
         let at: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let applied = if at < number { db.execute_batch(&format!("{step}; PRAGMA user_version = {number};")) } else { Ok(()) };
@@ -40,7 +40,7 @@ pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a database that is damaged, as far as that is seen in a moment, or newer than this program.
+/// Refuses a database that is damaged, as far as a quick check shows, or newer than this program.
 pub(super) fn check(db: &Connection) -> Result<(), Error> {
     let (found, known) = (db.pragma_query_value(None, "user_version", |row| row.get(0))?, u32::try_from(STEPS.len()).unwrap_or(u32::MAX));
     if found > known {
@@ -54,7 +54,7 @@ pub(super) fn check(db: &Connection) -> Result<(), Error> {
     verdict(db, "PRAGMA quick_check(1)")
 }
 
-/// Reads every page and every index.
+/// Checks every page and every index.
 pub(super) fn check_all(db: &Connection) -> Result<(), Error> {
     verdict(db, "PRAGMA integrity_check(1)")
 }

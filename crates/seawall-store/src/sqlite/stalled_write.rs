@@ -1,4 +1,4 @@
-//! A write that takes its time, for tests of what others do meanwhile.
+//! A stalled write, to test concurrent access.
 
 use super::Sqlite;
 use super::writer::Weight;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A write that has begun, has written a snapshot, and does not end before it is told to.
+/// Starts a write that has written a snapshot and ends on a signal.
 pub(super) async fn stalled(store: &Sqlite, weight: Weight) -> (JoinHandle<()>, Sender<()>) {
     let ((go, told), (begun, begins)) = (channel(), oneshot::channel());
     let (writer, mut begun) = (store.writer.clone(), Some(begun));

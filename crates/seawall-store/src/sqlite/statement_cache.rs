@@ -1,5 +1,5 @@
-//! A statement that is executed for many jobs in one transaction. What one of them has in common with the one before it is handed to
-//! SQLite once: jobs that come together are alike for the most part, and handing a value over costs as much as a part of writing it.
+//! A statement that runs for many jobs in one transaction. Parameters that equal those of the previous run stay bound: jobs that arrive
+//! together mostly share values, and binding a value costs a good part of writing it.
 
 use super::Error;
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -14,7 +14,7 @@ pub(super) struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// The statement in its place, put there by whoever needs it first: to look one up costs as much as a part of what it does, too.
+    /// Returns the statement in its slot and prepares it on first use, since even a lookup costs a good part of the execution.
     pub(super) fn once<'p>(place: &'p mut Option<Self>, db: &'a Connection, sql: &str) -> Result<&'p mut Self, Error> {
         match place {
             Some(known) => Ok(known),
@@ -22,12 +22,12 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// How many rows it changed.
+    /// Executes the statement. Returns the number of changed rows.
     pub(super) fn execute<const COUNT: usize>(&mut self, values: [ValueRef<'_>; COUNT]) -> Result<usize, Error> {
         self.values.resize_with(COUNT, BoundValue::default);
         for ((parameter, value), bound) in (1..).zip(values).zip(&mut self.values) {
             if !bound.is(value) {
-                // What fails leaves nothing bound.
+                // Reset first: a failed bind leaves the parameter unbound.
                 *bound = BoundValue::Other;
                 self.statement.raw_bind_parameter(parameter, ToSqlOutput::Borrowed(value))?;
                 *bound = BoundValue::of(value);
@@ -37,10 +37,10 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// What is bound to a parameter.
+/// The value bound to a parameter.
 #[derive(Debug, Default)]
 enum BoundValue {
-    /// Something that is not compared, or nothing yet.
+    /// A value that is not compared, or none yet.
     #[default]
     Other,
     Null,
@@ -72,7 +72,7 @@ pub(super) const fn text(text: &str) -> ValueRef<'_> {
     ValueRef::Text(text.as_bytes())
 }
 
-/// A value, or none.
+/// Converts an optional value; `None` becomes NULL.
 pub(super) fn maybe<'v, T>(value: Option<T>, of: impl FnOnce(T) -> ValueRef<'v>) -> ValueRef<'v> {
     value.map_or(ValueRef::Null, of)
 }

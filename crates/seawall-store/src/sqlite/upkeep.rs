@@ -1,5 +1,5 @@
-//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten. Where an index is needed, its statement names it and
-//! fails without it: looking for work must not walk past what is not due.
+//! Time-based maintenance: due jobs, lost workers, deletion of old jobs. Statements name the index that they need and fail without it, so
+//! that a search for work never walks past jobs that are not due.
 
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
@@ -12,9 +12,9 @@ use seawall_core::time::{Nanos, Wall};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// What one tick moves at most, so that no transaction is long.
+/// Maximum jobs that one tick moves, so that no transaction is long.
 const TICK: usize = 2000;
-/// What is forgotten in one transaction, and the pause after it: others wait for so long, and not each time.
+/// Jobs deleted per transaction, and the pause after it, so that other writes wait little.
 const SWEEP: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -24,9 +24,9 @@ pub(super) const DUE: &str =
     "SELECT row, upstream, tenant, 0, NULL, NULL FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
 pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 ORDER BY due LIMIT 1";
 pub(super) const LEASED: &str = "SELECT min(lease_until) FROM claims";
-/// One look into the queue for each lane, however many jobs it has.
+/// One index lookup per lane, however many jobs it has.
 pub(super) const LANE: &str = "SELECT upstream FROM queue WHERE upstream > ?1 ORDER BY upstream LIMIT 1";
-/// Ids sort by age, so old ones are found without reading the young.
+/// Ids sort by age, so old ones are found without reading the recent ones.
 pub(super) const OLD: &str = "SELECT number, row, id FROM ended INDEXED BY ended_listed WHERE state = ?1 AND id > ?2 AND id < ?3 \
                               AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
@@ -41,14 +41,14 @@ static READY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Why a job is made ready.
+/// The reason why a job becomes ready.
 #[derive(Clone, Copy, Debug)]
 enum Why {
-    /// It waited, and its time has come.
+    /// It waited and is due.
     Due = 0,
-    /// Its lease is over, and the process that held it lives: no crash, and a suspect's blame is taken back.
+    /// Its lease expired, but the process that held it lives: not a crash, so a suspect's blame is withdrawn.
     Lapsed = 1,
-    /// Its lease is over, and its worker is gone.
+    /// Its lease expired, and its worker is lost.
     Crashed = 2,
 }
 
@@ -63,7 +63,7 @@ impl Sqlite {
         Ok(tick)
     }
 
-    /// A few at a time, so that what arrives meanwhile is written in between.
+    /// Deletes a few jobs per transaction, so that arriving writes get their turn in between.
     pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
         let mut gone = 0;
         for state in [JobState::Done, JobState::Dead, JobState::Cancelled] {
@@ -83,7 +83,7 @@ impl Sqlite {
     }
 }
 
-/// What time brought about, and when the first lease runs out.
+/// Runs a tick. Returns its result and the expiry of the first lease.
 fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(ClockTick, Option<Wall>), Error> {
     let lost_by = |prefix| if holder.is_some_and(|alive| alive.prefix() == prefix) { Why::Lapsed } else { Why::Crashed };
     let recovered = ready(tx, LATE, now, lost_by)?;
@@ -91,7 +91,7 @@ fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(ClockTick
         tx.db.prepare_cached("DELETE FROM claims WHERE row = ?")?.execute(params![row])?;
     }
     let (recovered, due) = (recovered.len(), ready(tx, DUE, now, |_| Why::Due)?.len());
-    // A tick that moves nothing is no step of anything.
+    // A tick that moves nothing is not a step for failpoints.
     if recovered + due > 0 {
         failpoint::hit("tick-before-commit")?;
     }
@@ -103,13 +103,14 @@ fn first(db: &Connection, statement: &str) -> Result<Option<Wall>, Error> {
     Ok(db.prepare_cached(statement)?.query_row([], |row| row.get(0)).optional()?.flatten().map(Wall))
 }
 
-/// Nobody runs anything any more: the next tick finds every lease over.
+/// Expires all leases, since no process runs jobs any more. The next tick recovers the jobs.
 pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
     db.execute("UPDATE claims SET lease_until = 0", [])?;
     Ok(())
 }
 
-/// Puts jobs back in line, each at its tenant's next turn; why, is told by the first half of a claim's token. Their rows.
+/// Puts jobs back into the queue, each at its tenant's next turn. `why` derives the reason from the first half of a claim's token. Returns
+/// their rows.
 fn ready(tx: &mut Tx<'_>, which: &str, now: Wall, why: impl Fn(i64) -> Why) -> Result<Vec<i64>, Error> {
     type Found = (i64, String, String, i64, Option<i64>, Option<i64>);
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?));
@@ -122,7 +123,7 @@ fn ready(tx: &mut Tx<'_>, which: &str, now: Wall, why: impl Fn(i64) -> Why) -> R
     Ok(found.into_iter().map(|(row, ..)| row).collect())
 }
 
-/// The lanes with something in them.
+/// Returns the lanes that have queued jobs.
 fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
     let mut lanes: Vec<String> = Vec::new();
     let mut after = db.prepare_cached(LANE)?;
@@ -135,7 +136,7 @@ fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Forgets jobs of one state that are over: how many, and where to go on.
+/// Deletes ended jobs of one state. Returns their number and the cursor for the next call.
 fn sweep(db: &Connection, state: JobState, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
     let youngest = CallId::first_at(before + Nanos::from_millis(1)).to_bytes();
     let found: Vec<(i64, i64, [u8; 16])> = db

@@ -1,6 +1,6 @@
-//! The write-ahead log is folded into the database by a thread of its own, beside the writer, so that no commit waits for
-//! it. A log that is written to all the time is never folded in to its end, and goes on growing; so when it is long, and
-//! little is left, the writer does the rest between two commits and begins it anew.
+//! Checkpoints of the write-ahead log, by a thread beside the writer, so that no commit waits for them. Under constant writes a checkpoint
+//! never reaches the end of the log, which then keeps growing. So when the log is long and little is left, the writer checkpoints the rest
+//! between two commits and restarts the log.
 
 use super::database_lock::FileLock;
 use super::{Connection, Error, connect_to_fold};
@@ -9,39 +9,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lengths of the log, in pages.
+/// Bounds of the log's length, in pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogBounds {
-    /// What it has grown by when it is folded in again.
+    /// Growth after which a checkpoint starts.
     step: i32,
-    /// It is begun anew when little is left of it.
+    /// From this length on, the log is restarted when little is left of it.
     long: i32,
-    /// It is begun anew, whatever is left.
+    /// From this length on, the log is restarted, whatever is left.
     longest: i32,
-    /// What is left when the writer is asked to do the rest.
+    /// Remaining pages small enough for the writer to checkpoint.
     little: i32,
 }
 
 impl LogBounds {
-    /// 64 MiB as a rule, and little more than 128 at worst.
+    /// 64 MiB as a rule, and little more than 128 MiB at worst.
     pub(super) const USUAL: Self = Self { step: 2000, long: 16_384, longest: 32_768, little: 200 };
 }
 
-/// Each time less was written meanwhile than the time before.
+/// Maximum checkpoints in a row; in each, fewer pages were written meanwhile than in the one before.
 const ROUNDS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct WriteAheadLog {
-    /// It is time for the writer to do the rest.
+    /// The writer should checkpoint the rest.
     due: Arc<AtomicBool>,
-    /// Held by whoever folds: a second one would be turned away, and a log that is too long has to wait for its turn.
+    /// Held during a checkpoint: SQLite would reject a second one, and a log that is too long has to wait for its turn.
     folding: Arc<Mutex<()>>,
 }
 
 impl WriteAheadLog {
-    /// Watches over the log of the connection that writes.
+    /// Starts the checkpoint thread for the log of the writing connection.
     pub(super) fn watch(writer: &mut Connection, path: &Path, bounds: LogBounds, file: Arc<FileLock>) -> Result<Self, Error> {
-        // Ends when the writing connection is closed, and its hook with it.
+        // The thread ends when the writing connection is closed, and with it the hook that owns the sender.
         let (grown, growing) = sync_channel::<()>(1);
         let beside = connect_to_fold(path)?;
         let log = Self { due: Arc::new(AtomicBool::new(false)), folding: Arc::default() };
@@ -59,14 +59,14 @@ impl WriteAheadLog {
         Ok(log)
     }
 
-    /// Folds in the rest, if it is time. What cannot be folded in now is tried again when it has grown.
+    /// Checkpoints the rest if it is due. A failed checkpoint is repeated after further growth.
     pub(super) fn begin_anew_if_due(&self, writer: &Connection) {
         if self.due.swap(false, Ordering::Relaxed) {
             drop(self.fold(writer));
         }
     }
 
-    /// Folds in all of it. What cannot be folded in now is tried again by whoever asks next.
+    /// Checkpoints the whole log. A failed checkpoint is repeated by the next caller.
     pub(super) fn fold_all(&self, writer: &Connection) {
         let _alone = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
         drop(writer.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())));
@@ -74,7 +74,7 @@ impl WriteAheadLog {
 
     fn follow(&self, beside: &Connection, bounds: LogBounds) {
         for _ in 0..ROUNDS {
-            // A disk that fails says so to the writer too.
+            // If the disk fails, the writer gets an error as well.
             let Ok((pages, folded)) = self.fold(beside) else { return };
             if pages < bounds.long {
                 return;
@@ -86,14 +86,14 @@ impl WriteAheadLog {
         self.due.store(true, Ordering::Relaxed);
     }
 
-    /// Folds in what nobody is in the way of: the pages of the log, and how many of them are in the database.
+    /// Checkpoints as far as no reader prevents it. Returns the pages of the log and the number of them in the database.
     fn fold(&self, db: &Connection) -> Result<(i32, i32), Error> {
         let _alone = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))?)
     }
 }
 
-/// Hears how many pages the log has after each commit.
+/// Builds the hook that gets the number of pages in the log after each commit.
 fn hook(
     grown: SyncSender<()>,
     due: Arc<AtomicBool>,
@@ -101,11 +101,11 @@ fn hook(
 ) -> impl FnMut(&mut rusqlite::hooks::Wal, i32) -> rusqlite::Result<()> {
     let mut last = 0;
     move |_, pages| {
-        // Shorter than before, it was begun anew.
+        // Shorter than before: the log was restarted.
         last = last.min(pages);
         if pages - last >= bounds.step {
             last = pages;
-            // One that is at work looks again by itself.
+            // A full channel means that the thread is busy; it checks the length again by itself.
             let _busy = grown.try_send(());
         }
         if pages >= bounds.longest {

@@ -1,5 +1,5 @@
-//! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
-//! flush of the disk pays for many writes; nobody hears of a write that has to last before it is on disk.
+//! The writer thread. Writes that arrive during a commit form the next transaction, so that one flush of the disk pays for many of them. A
+//! durable write is acknowledged only once it is on disk.
 
 use super::database_lock::{FileLock, Owner};
 use super::fair_order::Turns;
@@ -11,27 +11,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// Writes that one transaction holds at most; one of them may be the ends of many jobs, as many as a worker holds.
+/// Maximum writes per transaction; one of them may settle as many jobs as a worker holds.
 const BATCH: usize = 512;
-/// Writes that may wait for their transaction.
+/// Maximum writes in the queue.
 const QUEUE: usize = 8192;
 
-/// What a write does to the disk.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
-    /// Brings something new: refused first when space runs out.
+    /// Adds data: refused first when space runs out.
     Adds,
-    /// Ends something that is there.
+    /// Ends something that exists.
     Ends,
-    /// Would be done over after a power cut, by whoever comes next: a claim without its worker, what time brought about,
-    /// what was forgotten. A crash of ours loses none of it, so it waits for no flush of its own.
+    /// Can be redone after a power cut: claims, ticks, deletions. A crash of the process loses none of it, so it needs no flush of its own.
     Repeats,
 }
 
 trait WriterCommand: Send {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Error>;
     fn weight(&self) -> Weight;
-    /// It is on disk, or failed.
+    /// Called when the write is on disk or has failed.
     fn acknowledge(self: Box<Self>, outcome: Result<(), Error>);
 }
 
@@ -39,7 +38,7 @@ struct Pending<T, F> {
     weight: Weight,
     work: F,
     result: Option<T>,
-    /// With the work itself, whose remains are cleared away by whoever asked and not by the one thread that all wait for.
+    /// Returns the work itself as well, so that its caller drops it and not the writer thread, which all writes wait for.
     reply: oneshot::Sender<(F, Result<T, Error>)>,
 }
 
@@ -56,7 +55,7 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> WriterCommand fo
     fn acknowledge(self: Box<Self>, outcome: Result<(), Error>) {
         let Self { result, reply, work, .. } = *self;
         let result = outcome.and_then(|()| result.ok_or_else(|| Error::Failed("a write left no result".to_owned())));
-        // Whoever asked may have left; what was written stays written.
+        // The caller may have gone; the write stays.
         drop(reply.send((work, result)));
     }
 }
@@ -94,11 +93,11 @@ fn gone() -> Error {
     Error::Unavailable("its writer has stopped".to_owned())
 }
 
-/// The database and its log as they were when they were opened.
+/// The identity of the database and its log when they were opened.
 struct Files([(PathBuf, Option<(u64, u64)>); 2]);
 
 impl Files {
-    /// What a path leads to is named by SQLite: the log is beside it, and not beside a link.
+    /// SQLite resolves the path: the log is beside the file itself, not beside a link to it.
     fn of(database: &Path) -> Self {
         Self(["", "-wal"].map(|ending| {
             let file = beside(database, ending);
@@ -107,14 +106,14 @@ impl Files {
         }))
     }
 
-    /// A file that is not the one any more that we have open. Its name is not enough: whoever reads a database without a log
-    /// makes a new one.
+    /// Returns a file that is no longer the one we have open. Comparing names is not enough: a reader of a database without a log
+    /// creates a new one.
     fn missing(&self) -> Option<PathBuf> {
         self.0.iter().find(|(file, opened)| identity(file) != *opened).map(|(file, _)| file.clone())
     }
 }
 
-/// Device and number of a file.
+/// Returns device and inode number of a file.
 fn identity(file: &Path) -> Option<(u64, u64)> {
     file.metadata().ok().map(|file| (file.dev(), file.ino()))
 }
@@ -126,10 +125,10 @@ struct Thread {
     turns: Turns,
     reserve: ReserveCommand,
     woken: Arc<Notify>,
-    /// Whether a commit waits until the disk has it.
+    /// Whether commits currently wait for the disk.
     flushes: bool,
     queue: mpsc::Receiver<Box<dyn WriterCommand>>,
-    /// Dropped after the connection: fields are dropped in their order.
+    /// Dropped after the connection: fields are dropped in order.
     _file: Arc<FileLock>,
 }
 
@@ -157,20 +156,20 @@ impl Thread {
         if is_full {
             refuse_what_adds(batch);
         }
-        // Nobody may come late to a commit that waits for no disk, or that not everybody may have a part in.
+        // Closed to late writes if the commit does not wait for the disk, or if the disk is full and only some writes are allowed.
         let open = !is_full && batch.iter().any(|work| work.weight() != Weight::Repeats);
         if self.together(batch, open).is_ok() {
             batch.drain(..).for_each(|work| work.acknowledge(Ok(())));
             return;
         }
-        // One of them is the cause, or all of them together were too much: each gets a transaction of its own.
+        // One of the writes failed, or all together were too large: each gets a transaction of its own.
         for work in batch.drain(..) {
             self.alone(work);
         }
     }
 
-    /// A file was removed, moved away or replaced. We still have it open, so that what the log holds is folded in; but what we
-    /// would write from now on nobody else could find, so that nothing more is written.
+    /// A file was deleted, moved or replaced. We still have it open, so the content of the log is checkpointed. Further writes would be
+    /// invisible to other processes, so they are refused.
     fn refuse_without(&self, file: &Path, batch: &mut Vec<Box<dyn WriterCommand>>) {
         self.log.fold_all(&self.db);
         let gone = Error::Unavailable(format!("{} was removed or replaced while it was in use; restart Seawall", file.display()));
@@ -190,7 +189,7 @@ impl Thread {
         one.into_iter().for_each(|work| work.acknowledge(outcome.clone()));
     }
 
-    /// Chooses what the next commit waits for. A commit that waits brings along those before it that did not.
+    /// Sets whether the next commit waits for the disk. A commit that waits also makes the ones before it durable.
     fn flush(&mut self, wanted: bool) -> Result<(), Error> {
         if self.flushes != wanted {
             self.db.pragma_update(None, "synchronous", if wanted { "FULL" } else { "NORMAL" })?;
@@ -199,7 +198,7 @@ impl Thread {
         Ok(())
     }
 
-    /// One transaction for all, and where it is `open` for those who come while it is under way: they need not wait for the next.
+    /// Runs all writes in one transaction. If it is `open`, writes that arrive meanwhile join it instead of waiting for the next.
     fn together(&mut self, batch: &mut Vec<Box<dyn WriterCommand>>, open: bool) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
@@ -209,7 +208,7 @@ impl Thread {
         let ran = self.run(batch, open);
         let committed = ran.and_then(|()| Ok(self.db.prepare_cached("COMMIT")?.execute([]).map(|_| ())?));
         if committed.is_err() && !self.db.is_autocommit() {
-            // What cannot even be rolled back is rolled back by the next open.
+            // If even the rollback fails, the next open rolls back.
             drop(self.db.execute_batch("ROLLBACK"));
         }
         committed
@@ -230,12 +229,12 @@ impl Thread {
     }
 }
 
-/// What else waits, if there is room for it.
+/// Returns the next queued write, if the batch is not full.
 fn next(queue: &mut mpsc::Receiver<Box<dyn WriterCommand>>, batch: &[Box<dyn WriterCommand>]) -> Option<Box<dyn WriterCommand>> {
     if batch.len() < BATCH { queue.try_recv().ok() } else { None }
 }
 
-/// While the disk is full, only what ends something is tried.
+/// Refuses new data while the disk is full; other writes are tried.
 fn refuse_what_adds(batch: &mut Vec<Box<dyn WriterCommand>>) {
     for work in std::mem::take(batch) {
         match work.weight() {

@@ -1,4 +1,4 @@
-//! Alarms: a row belongs to whoever puts it there, until somebody takes it over as it is.
+//! Alarms: a row belongs to the instance that inserted it, until another one takes it over.
 
 use crate::error::Error;
 use crate::model::alarm::{Alarm, MAX_ALARMS};
@@ -15,14 +15,14 @@ pub(crate) async fn list<S: Sql>(sql: &mut S) -> Result<Vec<Alarm>, Error> {
     Ok(alarms)
 }
 
-/// `false` when it is raised already.
+/// Returns `false` if it is raised already.
 pub(crate) async fn raise<S: Sql>(sql: &mut S, alarm: &Alarm) -> Result<bool, Error> {
     let Alarm { queue, severity, holder, raised_at, seen_at } = alarm;
     let statement = "INSERT INTO alarms (queue, severity, holder, raised_at, seen_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
     Ok(sql.execute(statement, values![queue, severity.as_str(), *holder, *raised_at, *seen_at]).await? > 0)
 }
 
-/// Puts one in the place of another that is still as it was.
+/// Replaces an alarm that has not changed.
 pub(crate) async fn hold<S: Sql>(sql: &mut S, was: &Alarm, is: &Alarm) -> Result<bool, Error> {
     let statement = "UPDATE alarms SET holder = $5, raised_at = $6, seen_at = $7 \
                      WHERE queue = $1 AND severity = $2 AND holder = $3 AND seen_at = $4";
@@ -30,7 +30,7 @@ pub(crate) async fn hold<S: Sql>(sql: &mut S, was: &Alarm, is: &Alarm) -> Result
     Ok(sql.execute(statement, values).await? > 0)
 }
 
-/// `false` when it is not as it was: somebody else ended it, or holds it.
+/// Returns `false` if it has changed: another instance cleared it or holds it.
 pub(crate) async fn clear<S: Sql>(sql: &mut S, alarm: &Alarm) -> Result<bool, Error> {
     let statement = "DELETE FROM alarms WHERE queue = $1 AND severity = $2 AND holder = $3 AND seen_at = $4";
     Ok(sql.execute(statement, values![&alarm.queue, alarm.severity.as_str(), alarm.holder, alarm.seen_at]).await? > 0)

@@ -1,19 +1,19 @@
-//! A clock that was set back: what waits keeps what remained of its wait.
+//! Corrections after the clock was set back: waiting jobs keep their remaining wait.
 
 use crate::error::Error;
 use crate::sql::{Sql, first, values};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 
-/// What was about to happen when the clock was set.
+/// Tolerance for events that were due around the step.
 const SLACK_MS: i64 = 5_000;
 
-/// Moves times back that were set before the clock was, and lie ahead by that much: retries, ticks of schedules and reservations. What
-/// was written since by the new clock lies nearer, and times that somebody named stay as they are.
+/// Shifts times that were set before the clock step and lie at least that far ahead: retries, ticks and reservations. Times written since
+/// by the new clock are nearer, and times given by a submitter stay unchanged.
 pub(crate) async fn set_back<S: Sql>(sql: &mut S, now: &Wall, by: &Nanos) -> Result<u64, Error> {
     let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
     let ahead = Wall(now.0.saturating_add(by).saturating_sub(SLACK_MS));
-    // A job that has not been tried yet waits for a time that its submitter named.
+    // A job without an attempt waits for a time that its submitter gave.
     let retries = "UPDATE jobs SET due = due - $1 WHERE waits = 1 AND error IS NOT NULL AND due >= $2";
     let mut moved = sql.execute(retries, values![by, ahead]).await?;
     let ticks = "UPDATE subjects SET next_at = next_at - $1, next_retry_at = next_retry_at - $1, last_tick = last_tick - $1 \
@@ -24,7 +24,7 @@ pub(crate) async fn set_back<S: Sql>(sql: &mut S, now: &Wall, by: &Nanos) -> Res
     Ok(moved)
 }
 
-/// When the newest job was made: the clock has been there.
+/// Returns the creation time of the newest job, a time that the clock has reached before.
 pub(crate) async fn newest<S: Sql>(sql: &mut S) -> Result<Option<Wall>, Error> {
     let newest = first(sql, "SELECT id FROM jobs ORDER BY id DESC LIMIT 1", &[]).await?;
     Ok(newest.map(|mut row| row.take::<CallId>()).transpose()?.map(CallId::made_at))

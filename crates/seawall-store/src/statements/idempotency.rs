@@ -1,4 +1,4 @@
-//! Idempotency keys: read, decided by the core, written, all in one transaction.
+//! Idempotency keys: read, decided by the core and written in one transaction.
 
 use crate::error::Error;
 use crate::model::idempotency::{FinishKey, ReserveKey, Reserved};
@@ -15,7 +15,7 @@ struct StoredKey {
     response: Option<Response>,
 }
 
-/// What the core decides about.
+/// The columns that the core's rules need.
 pub(crate) const ENTRY: &str = "fingerprint, state, lease_until, reservation, expires_at";
 
 pub(crate) fn entry(row: &mut RowReader) -> Result<KeyEntry, Error> {
@@ -73,14 +73,14 @@ pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &ReserveKey) -> Result<Re
                           VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
             sql.execute(insert, values).await?
         };
-        // Somebody who came at the same moment was first: look again.
+        // A concurrent request was first: read again.
         if changed > 0 {
             return Ok(Reserved { answer, stored });
         }
     }
 }
 
-/// `false` when the reservation was lost in the meantime.
+/// Returns `false` if the reservation was lost in the meantime.
 pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &FinishKey) -> Result<bool, Error> {
     let statement = format!("SELECT {ENTRY} FROM keys WHERE scope = $1{}", S::LOCK);
     let mut slot = first(sql, &statement, values![end.scope]).await?.map(|mut row| entry(&mut row)).transpose()?;

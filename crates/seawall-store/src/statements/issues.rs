@@ -1,4 +1,4 @@
-//! Issues: letters that failed the same way, with their numbers.
+//! Issues: letters with equal failures, and their counts.
 
 use crate::error::Error;
 use crate::model::dead::{Depth, Issue, LetterQuery, NewLetter};
@@ -6,7 +6,7 @@ use crate::sql::{Sql, SqlValue, first, values};
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 
-/// Counts a letter in its issue, which it may be the first of.
+/// Counts a letter in its issue, and creates the issue with the first letter.
 pub(super) async fn file<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<i64, Error> {
     let row = first(
         sql,
@@ -20,19 +20,19 @@ pub(super) async fn file<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<i64, Er
     row.ok_or_else(|| Error::Failed("an issue was not kept".to_owned()))?.take()
 }
 
-/// Takes back what `file` counted for a letter that was there already.
+/// Reverts `file` for a letter that existed already.
 pub(super) async fn unfile<S: Sql>(sql: &mut S, issue: i64) -> Result<(), Error> {
     sql.execute("UPDATE issues SET open = open - 1, total = total - 1 WHERE issue = $1", values![issue]).await?;
     Ok(())
 }
 
-/// One letter of an issue stopped waiting for somebody, or began to again.
+/// Changes the number of an issue's open letters.
 pub(super) async fn recount<S: Sql>(sql: &mut S, issue: i64, by: i64) -> Result<(), Error> {
     sql.execute("UPDATE issues SET open = CASE WHEN open + $1 < 0 THEN 0 ELSE open + $1 END WHERE issue = $2", values![by, issue]).await?;
     Ok(())
 }
 
-/// The issues that a filter can mean. Their number is small, and with it lists need not walk past other issues' letters.
+/// Returns the issues that a filter matches. They are few, and spare lists the walk past letters of other issues.
 pub(super) async fn meant<S: Sql>(sql: &mut S, filter: &LetterQuery) -> Result<Option<Vec<i64>>, Error> {
     let mut wanted: Vec<(&str, SqlValue)> = Vec::new();
     wanted.extend(filter.upstream.as_ref().map(|upstream| ("upstream", upstream.into())));

@@ -1,4 +1,4 @@
-//! Looking at jobs, calling them off, and calling those in that wait for nothing any more.
+//! Jobs: lists, cancellation, and waking of jobs whose condition has passed.
 
 use crate::error::Error;
 use crate::failpoint;
@@ -13,7 +13,7 @@ use seawall_core::discretion::{self, REDACTED};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
-/// A job may move on between two looks, but not for ever.
+/// A job may move between two reads, but not forever.
 const LOOKS: usize = 3;
 
 pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Result<Cancelled, Error> {
@@ -22,8 +22,8 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
             return Ok(Cancelled::Unknown);
         };
         let (row, upstream, priority, turn): (i64, String, i64, i64) = (job.take()?, job.take()?, job.take()?, job.take()?);
-        // Taken from its place first, so that whoever claims it at this moment is over or finds nothing; and places in the order in
-        // which a job goes through them.
+        // Removed from its place first, so that a concurrent claim either has finished or finds nothing. Places are tried in the order in
+        // which a job passes through them.
         let stopped = sql.execute("UPDATE jobs SET waits = 0 WHERE row = $1 AND waits = 1", values![row]).await? > 0
             || sql.execute(UNQUEUE, values![upstream, priority, turn, row]).await? > 0;
         if stopped {
@@ -47,8 +47,7 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
     Err(Error::Unavailable("the job is changing hands".to_owned()))
 }
 
-/// Takes the values that are called like secrets out of the request of a job that is over: it is not sent again, and a dead letter
-/// has what a replay needs.
+/// Erases secret values from the request of an ended job: it is not sent again, and a dead letter has what a replay needs.
 pub(crate) async fn forget_secrets<S: Sql>(sql: &mut S, row: i64) -> Result<(), Error> {
     let Some(mut job) = first(sql, "SELECT path, headers, callback FROM jobs WHERE row = $1", values![row]).await? else { return Ok(()) };
     let (path, headers, callback): (String, String, Option<String>) = (job.take()?, job.take()?, job.take()?);
@@ -66,8 +65,8 @@ const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = $1 AND priority = $2 A
 /// A key is free again once its job was given up on or cancelled.
 pub(crate) const FREE_KEY: &str = "UPDATE jobs SET dedup = NULL WHERE row = $1 AND dedup IS NOT NULL";
 
-/// Blames a suspect for the end of its worker in advance; a settlement takes that back. Whoever is told again, because an answer got
-/// lost, finds its own blame: nobody else's comes with this lease.
+/// Blames a suspect in advance for the loss of its worker; a settlement withdraws that. A repetition after a lost reply finds its own
+/// blame, since no other worker has this lease.
 pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &JobLease) -> Result<bool, Error> {
     let held = format!("SELECT 1 FROM claims WHERE row = $1 AND token = $2{}", S::LOCK);
     if first(sql, &held, values![lease.row, lease.token]).await?.is_none() {
@@ -77,17 +76,17 @@ pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &JobLease) -> Result<bool,
     Ok(sql.execute(statement, values![lease.row, SUSPECT]).await? > 0)
 }
 
-/// What one transaction calls in at most, so that nobody waits long behind it.
+/// Maximum jobs woken per transaction, so that other writes wait little.
 const HASTENED: usize = 200;
-/// How far apart those are in milliseconds that are called in together: a hundred in a second, so that no herd forms.
+/// Milliseconds between woken jobs: a hundred per second, to avoid a thundering herd.
 const APART_MS: i64 = 10;
 
-/// Walks on from where the last batch ended; a job that was called in is due before that place.
+/// Continues behind the last batch; jobs woken earlier are due before that position.
 pub(crate) const WAITING_FOR: &str =
     "SELECT row, due FROM jobs WHERE waits = 1 AND due >= $3 AND upstream = $1 AND error = $2 ORDER BY due LIMIT $4";
 
 pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastened, Error> {
-    // What is due before all of them would be is left as it is.
+    // Jobs that are due before the end of this batch anyway stay as they are.
     let end = Wall(wish.from.0.saturating_add(APART_MS * count(HASTENED)));
     let statement = format!("{WAITING_FOR}{}", S::LOCK);
     let found = sql.query(&statement, values![&wish.upstream, wish.reason, end.max(wish.after), count(HASTENED)]).await?;
@@ -114,19 +113,19 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>,
     Ok(Some(job))
 }
 
-/// The body of a job that is claimed. None where the job is gone.
+/// Returns the body of a claimed job, or `None` if the job is gone.
 pub(crate) async fn body<S: Sql>(sql: &mut S, lease: &JobLease) -> Result<Option<bytes::Bytes>, Error> {
     let found = first(sql, &format!("SELECT {} FROM jobs WHERE jobs.row = $1", S::BODY), values![lease.row]).await?;
     found.map(|mut row| rows::body(row.take()?)).transpose()
 }
 
-/// A page of one state is looked for among so many of the newest before anything else: where most jobs have that state, it is there.
+/// A page of one state is first searched among this many of the newest jobs: if most jobs have that state, it is found there.
 const NEWEST: usize = 1000;
-/// Up to so many open jobs of one state are sorted for a list; among more, the newest are found by walking from the newest.
+/// Up to this many open jobs of one state are sorted for a list; among more, the walk starts at the newest.
 const SORTED: usize = 50_000;
 
 pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &JobFilter, window: &PageWindow) -> Result<Page<Job>, Error> {
-    // Of one correlation there are few, whatever their state.
+    // Jobs of one correlation id are few, whatever their state.
     let open = filter.state.filter(|state| !state.is_over() && filter.correlation_id.is_none());
     if open.is_some() {
         let newest = found(sql, filter, window, Among::Newest).await?;
@@ -148,19 +147,19 @@ async fn found<S: Sql>(sql: &mut S, filter: &JobFilter, window: &PageWindow, amo
     rows.into_iter().map(|mut row| rows::job(&mut row)).collect()
 }
 
-/// Where a list is looked for.
+/// The part of the jobs that a list searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Among {
-    /// From the newest on, for as long as it takes.
+    /// From the newest on, to the end.
     All,
-    /// The newest, and no others.
+    /// Only the newest.
     Newest,
-    /// All of a state that has few.
+    /// All jobs of a state that has few.
     Few,
 }
 
-/// The place of a state, in an order that an index has: PostgreSQL is told to read no table whole, and where it has to, it no longer tells
-/// a good plan from a bad one.
+/// Returns the table of a state, in an index order. Sequential scans are disabled in PostgreSQL; if only a scan is possible, the planner
+/// cannot distinguish good plans from bad ones.
 const fn place(state: JobState) -> &'static str {
     match state {
         JobState::Queued => "queue ORDER BY upstream",
@@ -179,14 +178,14 @@ pub(crate) fn list_statement(filter: &JobFilter, window: &PageWindow, among: Amo
     let mut values: Vec<SqlValue> = vec![before.into(), window.rows().into()];
     let (mut jobs, mut id, mut wanted) = (PLACED.to_owned(), "jobs.id", String::new());
     match filter.state {
-        // Of one correlation there are few, which are sorted rather than looked for among all that are over.
+        // Jobs of one correlation id are few, so they are sorted instead of searched among all ended jobs.
         Some(state) if state.is_over() && filter.correlation_id.is_none() => {
             jobs = "ended JOIN jobs ON jobs.row = ended.row LEFT JOIN claims ON claims.row = jobs.row".to_owned();
             id = "ended.id";
             wanted += &format!(" AND ended.state = {}", state.number());
         }
         Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {} LIMIT {SORTED})", place(state)),
-        // Its row says so.
+        // The state is in the job's own row.
         Some(JobState::Waiting) => wanted += " AND jobs.waits = 1",
         Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),
         None => {}
@@ -205,7 +204,7 @@ pub(crate) fn list_statement(filter: &JobFilter, window: &PageWindow, among: Amo
     (format!("SELECT {JOB} FROM {jobs} WHERE {id} < $1{wanted} ORDER BY {id} DESC LIMIT $2"), values)
 }
 
-/// Each state in its own place.
+/// Each state has its own table or index.
 pub(crate) const COUNTS: &str = "SELECT 0, count(*) FROM queue UNION ALL SELECT 1, count(*) FROM claims \
                                  UNION ALL SELECT 2, count(*) FROM jobs WHERE waits = 1 \
                                  UNION ALL SELECT state, count(*) FROM ended GROUP BY state";

@@ -1,5 +1,4 @@
-//! Journals of batch runs. Pieces go from the last to the first, so that whatever is left of a journal is one that the run
-//! had at some time.
+//! Journals of batch runs. Pieces are deleted from last to first, so that an interrupted deletion leaves a valid earlier state of the run.
 
 use super::letters;
 use crate::error::Error;
@@ -8,7 +7,7 @@ use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
 
-/// Keeps a piece with its letters. Doing it again changes nothing.
+/// Appends a piece with its letters. A repetition changes nothing.
 pub(crate) async fn append<S: Sql>(sql: &mut S, run: &RunId, piece: &JournalPiece, now: &Wall) -> Result<(), Error> {
     let touch = "INSERT INTO runs (run, updated_at) VALUES ($1, $2) ON CONFLICT (run) DO UPDATE SET updated_at = excluded.updated_at";
     sql.execute(touch, values![*run, *now]).await?;
@@ -20,21 +19,21 @@ pub(crate) async fn append<S: Sql>(sql: &mut S, run: &RunId, piece: &JournalPiec
     letters::keep_all(sql, &piece.letters).await
 }
 
-/// The first pieces from a number on, in order.
+/// Returns pieces from a number on, in order.
 pub(crate) async fn pieces<S: Sql>(sql: &mut S, run: &RunId, from: &u64, most: &usize) -> Result<Vec<(u64, Bytes)>, Error> {
     let statement = "SELECT number, content FROM journal WHERE run = $1 AND number >= $2 ORDER BY number LIMIT $3";
     let rows = sql.query(statement, values![*run, *from, *most]).await?;
     rows.into_iter().map(|mut row| Ok((row.take()?, row.take()?))).collect()
 }
 
-/// Forgets the last pieces from a number on, so many at most; how many it were.
+/// Deletes at most `most` pieces from a number on, last first. Returns their number.
 pub(crate) async fn cut<S: Sql>(sql: &mut S, run: &RunId, from: &u64, most: &usize) -> Result<usize, Error> {
     let statement = "DELETE FROM journal WHERE run = $1 AND number IN \
                      (SELECT number FROM journal WHERE run = $1 AND number >= $2 ORDER BY number DESC LIMIT $3)";
     sql.execute(statement, values![*run, *from, *most]).await.map(|gone| usize::try_from(gone).unwrap_or(usize::MAX))
 }
 
-/// Forgets pieces of a run that nobody has touched since; 0 when there is none.
+/// Deletes pieces of a run that was not written since; 0 if there is none.
 pub(crate) async fn sweep<S: Sql>(sql: &mut S, before: &Wall, most: &usize) -> Result<usize, Error> {
     let Some(mut row) = first(sql, "SELECT run FROM runs WHERE updated_at < $1 ORDER BY updated_at LIMIT 1", values![*before]).await?
     else {

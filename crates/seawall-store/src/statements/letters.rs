@@ -1,4 +1,4 @@
-//! Dead letters, kept, replayed and forgotten. An issue's numbers change in the same transaction as its letters.
+//! Dead letters: stored, replayed and deleted. An issue's counts change in the same transaction as its letters.
 
 use super::issues::{self, file, recount, unfile};
 use super::replay;
@@ -16,7 +16,7 @@ use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 
-/// Keeps a letter. One that is there already stays as it is: import and a crash between two writes may repeat it.
+/// Stores a letter. An existing one stays unchanged: an import or a crash may repeat the write.
 pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Error> {
     if first(sql, "SELECT 1 FROM letters WHERE id = $1", values![new.id]).await?.is_some() {
         return Ok(());
@@ -56,7 +56,7 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
             ],
         )
         .await?;
-    // Somebody kept it since it was looked for.
+    // A concurrent request has stored it meanwhile.
     if kept == 0 { unfile(sql, issue).await } else { Ok(()) }
 }
 
@@ -72,7 +72,7 @@ async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, Lett
     row.map(|mut row| Ok((row.take()?, row.take()?, row.number(LetterStatus::from_number)?))).transpose()
 }
 
-/// The replay of a letter is over: it worked, or it was called off.
+/// Ends the replay of a letter that succeeded or was cancelled.
 pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) -> Result<(), Error> {
     let Some((row, issue, LetterStatus::Replaying)) = found(sql, id).await? else { return Ok(()) };
     let status = if worked { LetterStatus::Replayed } else { LetterStatus::Kept };
@@ -81,7 +81,7 @@ pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) 
     if worked { Ok(()) } else { recount(sql, issue, 1).await }
 }
 
-/// The replay of a letter failed like the original, or in a new way: the letter waits again and says so.
+/// Ends the replay of a letter that failed in the same or a new way: the letter is open again, with the new error.
 pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLetter) -> Result<(), Error> {
     let Some((row, _, LetterStatus::Replaying)) = found(sql, id).await? else { return keep(sql, new).await };
     let issue = file(sql, new).await?;
@@ -105,9 +105,10 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
     replay::ended(sql, row, false).await
 }
 
-/// Makes a job of a letter, in one transaction, so that two who ask at once get one job. None where one is at it, or it is done or gone.
+/// Creates the job of a letter's replay, in one transaction, so that two concurrent requests create one job. Returns `None` if a job is
+/// replaying it, or it is replayed or gone.
 pub(super) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now: &Wall) -> Result<Option<CallId>, Error> {
-    // The write comes first: of two at once, the second waits for the first here, and then changes nothing.
+    // The write comes first: of two concurrent requests, the second waits here for the first and then changes nothing.
     let taken = first(
         sql,
         "UPDATE letters SET status = 1, replays = replays + 1, replayed_by = $1 WHERE id = $2 AND status = 0 RETURNING row, issue",
@@ -148,10 +149,10 @@ pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Res
     let mut expiry = Expiry::default();
     for mut row in rows {
         let (number, status): (i64, i64) = (row.take()?, row.take()?);
-        // Somebody else may have been quicker, or begun to replay it.
+        // Another request may have deleted it, or begun to replay it.
         let gone = sql.execute("DELETE FROM letters WHERE row = $1 AND status = $2", values![number, status]).await?;
         expiry.gone += usize::from(gone > 0);
-        // What was replayed in time did not run out of it.
+        // A replayed letter does not count as expired.
         if gone == 0 || status != LetterStatus::Kept.number() {
             continue;
         }
@@ -178,7 +179,7 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Lette
     Ok(Some(letter))
 }
 
-/// How many of the newest letters are looked through for a text.
+/// Maximum letters, newest first, in which a text is searched.
 const SEARCHED: usize = 100_000;
 
 pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &LetterQuery, window: &PageWindow) -> Result<Page<Letter>, Error> {
@@ -202,7 +203,7 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &LetterQuery, window: &Pag
     Ok(window.page(letters, |letter| letter.letter.id))
 }
 
-/// The newest letters of one status, and of one issue where one is meant.
+/// Returns the newest letters of one status, and of one issue if given.
 async fn run<S: Sql>(
     sql: &mut S,
     filter: &LetterQuery,
@@ -212,7 +213,8 @@ async fn run<S: Sql>(
     into: &mut Vec<Letter>,
 ) -> Result<(), Error> {
     let mut values: Vec<SqlValue> = vec![status.number().into(), before(filter, window).into()];
-    // Compared and sorted as one: of a status that most letters have, or none, the planner would walk by id alone, past all the others.
+    // Compared and sorted as one: for a status that most letters have, or none, the planner would otherwise walk by id alone past all the
+    // others.
     let mut page = "SELECT id FROM letters WHERE (status, id) < ($1, $2) AND status >= $1".to_owned();
     if let Some(issue) = issue {
         values.push(issue.into());

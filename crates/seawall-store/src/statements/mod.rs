@@ -1,4 +1,4 @@
-//! Statements that both databases understand, and the rules between them, written once.
+//! Statements and rules common to both databases, written once.
 
 pub(crate) mod alarms;
 pub(crate) mod clock;

@@ -7,11 +7,11 @@ use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
 
-/// Deeds that are remembered.
+/// Maximum audit entries.
 const MAX_DEEDS: i64 = 100_000;
-/// Unnamed errors that are remembered; of more than that nobody reads the oldest.
+/// Maximum unnamed errors; the oldest are dropped first.
 const MAX_UNNAMED: i64 = 10_000;
-/// Errors with a name that are read; more rules belong into the file.
+/// Maximum named errors that are read; more rules belong in the configuration file.
 const MAX_NAMED: usize = 1000;
 
 pub(crate) async fn put_snapshot<S: Sql>(sql: &mut S, name: &str, content: &Bytes, now: &Wall) -> Result<(), Error> {
@@ -32,7 +32,7 @@ pub(crate) async fn record<S: Sql>(sql: &mut S, deed: &AuditEntry) -> Result<(),
     sql.execute("DELETE FROM audit WHERE number <= $1", values![number - MAX_DEEDS]).await.map(drop)
 }
 
-/// Newest first, those before a number.
+/// Lists audit entries before a number, newest first.
 pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usize) -> Result<Vec<NumberedEntry>, Error> {
     let statement = "SELECT number, at, who, action, detail FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2";
     let rows = sql.query(statement, values![before.unwrap_or(i64::MAX), (*limit).clamp(1, MAX_ENTRIES)]).await?;
@@ -62,7 +62,7 @@ pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[UnnamedGroup]) -> Result
     sql.execute(forget, values![MAX_UNNAMED]).await.map(drop)
 }
 
-/// Those with a name, which are rules as well, and of the others the newest.
+/// Returns the errors with a name, which are rules as well, and the newest of the others.
 pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<UnnamedGroup>, Error> {
     let mut errors = Vec::new();
     for (which, limit) in [("named_as IS NOT NULL", MAX_NAMED), ("named_as IS NULL", (*limit).clamp(1, MAX_ENTRIES))] {
@@ -88,7 +88,7 @@ pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<Un
     Ok(errors)
 }
 
-/// Gives an error a class, or takes it back. `false` when there is no such error.
+/// Sets or removes the class of an error. Returns `false` if there is no such error.
 pub(crate) async fn name<S: Sql>(sql: &mut S, fingerprint: &str, named_as: &Option<String>) -> Result<bool, Error> {
     Ok(sql.execute("UPDATE unnamed SET named_as = $2 WHERE fingerprint = $1", values![fingerprint, named_as]).await? > 0)
 }

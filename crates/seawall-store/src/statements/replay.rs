@@ -1,4 +1,4 @@
-//! Replays of many letters. A step moves the position and makes the letter's job in one transaction.
+//! Replays of many letters. A step advances the position and creates the letter's job in one transaction.
 
 use super::letters;
 use crate::error::Error;
@@ -35,10 +35,10 @@ fn replay(mut row: RowReader) -> Result<Replay, Error> {
     Ok(Replay { new, state, position, counts, recent_failures: recent.count_ones(), updated_at })
 }
 
-/// Starts a replay, unless one is at an upstream that both mean.
+/// Starts a replay, unless a running one covers a common upstream.
 pub(crate) async fn create<S: Sql>(sql: &mut S, new: &NewReplay) -> Result<Created, Error> {
     let mut upstreams = new.upstreams.clone();
-    // In one order for all, so that nobody waits in a circle.
+    // In one lock order, to avoid deadlocks.
     upstreams.sort();
     upstreams.dedup();
     for (taken, upstream) in upstreams.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(crate) async fn create<S: Sql>(sql: &mut S, new: &NewReplay) -> Result<Creat
         for upstream in &upstreams[..taken] {
             sql.execute("DELETE FROM replaying WHERE upstream = $1 AND replay = $2", values![upstream, new.id]).await?;
         }
-        // It ended between two looks; asking again finds the place free.
+        // It ended between the two statements; a repeated request succeeds.
         return found
             .map_or_else(|| Err(Error::Unavailable("a replay is just ending".to_owned())), |mut row| row.take().map(Created::Underway));
     }
@@ -67,7 +67,7 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Repla
     first(sql, &format!("SELECT {REPLAY} FROM replays WHERE id = $1"), values![*id]).await?.map(replay).transpose()
 }
 
-/// Newest first.
+/// Lists replays, newest first.
 pub(crate) async fn list<S: Sql>(sql: &mut S, window: &PageWindow) -> Result<Page<Replay>, Error> {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
     let statement = format!("SELECT {REPLAY} FROM replays WHERE id < $1 ORDER BY id DESC LIMIT $2");
@@ -75,10 +75,10 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, window: &PageWindow) -> Result<Pag
     Ok(window.page(found.into_iter().map(replay).collect::<Result<_, _>>()?, |replay| replay.new.id))
 }
 
-/// Pauses, resumes or ends a replay. `false` when it is over, or not there.
+/// Pauses, resumes or ends a replay. Returns `false` if it is over or does not exist.
 pub(crate) async fn set<S: Sql>(sql: &mut S, id: &CallId, state: &ReplayState, now: &Wall) -> Result<bool, Error> {
     let reason = if let ReplayState::Paused(reason) = state { Some(reason.as_str()) } else { None };
-    // Whoever lets it go on knows what failed before.
+    // Resuming resets the recent failures, which the operator knows.
     let statement = "UPDATE replays SET state = $2, reason = $3, updated_at = $4, recent = recent * $5 \
                      WHERE id = $1 AND state < 2";
     let keeps_recent = i64::from(*state != ReplayState::Running);
@@ -89,7 +89,7 @@ pub(crate) async fn set<S: Sql>(sql: &mut S, id: &CallId, state: &ReplayState, n
     Ok(changed)
 }
 
-/// The next letter of a replay: with its job, or without one where it is held back.
+/// Advances a replay to the next letter, with its job, or without one if the letter is held back.
 pub(crate) async fn step<S: Write>(sql: &mut S, id: &CallId, letter: &CallId, job: &Option<NewJob>, now: &Wall) -> Result<Stepped, Error> {
     let move_on = "UPDATE replays SET position = $2, updated_at = $3 WHERE id = $1 AND state = 0 AND (position IS NULL OR position > $2)";
     if sql.execute(move_on, values![*id, *letter, *now]).await? == 0 {
@@ -108,7 +108,7 @@ pub(crate) async fn step<S: Write>(sql: &mut S, id: &CallId, letter: &CallId, jo
     Ok(Stepped::HeldBack)
 }
 
-/// Counts the end of a letter's job in the replay that it belongs to, if any.
+/// Counts the end of a letter's job in its replay, if any.
 pub(super) async fn ended<S: Sql>(sql: &mut S, letter: i64, worked: bool) -> Result<(), Error> {
     let (count, bit) = if worked { ("worked = worked + 1", 0) } else { ("failed = failed + 1", 1) };
     let count = format!("{count}, recent = (recent * 2 + {bit}) & {}", (1_i64 << RECENT) - 1);

@@ -1,4 +1,4 @@
-//! Roll-ups: each row is its writer's own.
+//! Roll-ups: each row has a single writer.
 
 use crate::error::Error;
 use crate::json;
@@ -17,7 +17,7 @@ pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[RollupRow]) -> Result<(), E
     Ok(())
 }
 
-/// From the first time up to, but not with, the second; oldest first.
+/// Lists the rows of `from..to`, oldest first.
 pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstream: &Option<String>) -> Result<Vec<RollupRow>, Error> {
     let mut values = values![*from, *to, MAX_ROLLUPS].to_vec();
     let mut wanted = "start_at >= $1 AND start_at < $2".to_owned();
@@ -40,10 +40,10 @@ pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstrea
     Ok(rows)
 }
 
-/// What one sweep forgets, so that no transaction is long: more than a day of a hundred endpoints.
+/// Maximum rows deleted per sweep, so that no transaction is long: more than a day of a hundred endpoints.
 const SWEPT: usize = 10_000;
 
-/// Forgets the oldest; what is left is left for the next sweep.
+/// Deletes the oldest rows; the next sweep continues.
 pub(crate) async fn sweep<S: Sql>(sql: &mut S, before: &Wall) -> Result<usize, Error> {
     let statement = "DELETE FROM rollups WHERE (start_at, upstream, endpoint, writer) IN \
                      (SELECT start_at, upstream, endpoint, writer FROM rollups WHERE start_at < $1 ORDER BY start_at LIMIT $2)";

@@ -1,4 +1,4 @@
-//! Subjects of schedules. A tick belongs to whoever moves the subject on from it, in the transaction that makes its job.
+//! Subjects of schedules. The instance that advances the subject gets the tick, and creates its job in the same transaction.
 
 use crate::error::Error;
 use crate::failpoint;
@@ -22,7 +22,7 @@ fn subject(mut row: RowReader) -> Result<ScheduleSubject, Error> {
     })
 }
 
-/// Adds subjects that are not there; one that is goes on as it was. How many were added.
+/// Adds missing subjects; existing ones stay unchanged. Returns the number added.
 pub(crate) async fn put<S: Sql>(sql: &mut S, new: &[NewSubject]) -> Result<usize, Error> {
     let mut added = 0;
     for NewSubject { schedule, subject, source, next_at } in new {
@@ -39,7 +39,7 @@ pub(crate) async fn remove<S: Sql>(sql: &mut S, schedule: &str, subject: &str) -
     Ok(sql.execute("DELETE FROM subjects WHERE schedule = $1 AND subject = $2", values![schedule, subject]).await? > 0)
 }
 
-/// Those after a subject, in order of their names; of one schedule or of all.
+/// Lists subjects by name, behind a cursor; of one schedule or of all.
 pub(crate) async fn list<S: Sql>(
     sql: &mut S,
     schedule: &Option<String>,
@@ -58,7 +58,7 @@ pub(crate) async fn list<S: Sql>(
     rows.into_iter().map(subject).collect()
 }
 
-/// The longest due first.
+/// Lists due subjects, longest due first.
 pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, most: &usize) -> Result<Vec<ScheduleSubject>, Error> {
     let statement = format!(
         "SELECT {SUBJECT} FROM subjects WHERE stopped IS NULL AND coalesce(next_retry_at, next_at) <= $1 \
@@ -67,7 +67,8 @@ pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, mos
     sql.query(&statement, values![*now, (*most).clamp(1, MAX_ENTRIES)]).await?.into_iter().map(subject).collect()
 }
 
-/// Moves a subject on and makes its job. `false` when the tick was somebody else's, or the subject is stopped or gone.
+/// Advances a subject and creates the job of its tick. Returns `false` if another instance took the tick, or the subject is stopped or
+/// gone.
 pub(crate) async fn fire<S: Write>(sql: &mut S, firing: &Firing) -> Result<bool, Error> {
     let Firing { schedule, subject, tick, next_at, job, now } = firing;
     let moved = sql
@@ -105,7 +106,7 @@ pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &str, subject: &str, r
     Ok(changed > 0)
 }
 
-/// Lets a stopped subject go on.
+/// Resumes a stopped subject.
 pub(crate) async fn resume<S: Sql>(sql: &mut S, schedule: &str, subject: &str, next_at: &seawall_core::time::Wall) -> Result<bool, Error> {
     let statement = "UPDATE subjects SET stopped = NULL, failures = 0, next_retry_at = NULL, next_at = $3, last_tick = NULL \
                      WHERE schedule = $1 AND subject = $2 AND stopped IS NOT NULL";

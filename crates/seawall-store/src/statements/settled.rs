@@ -1,4 +1,4 @@
-//! What becomes of a job that its worker gives back: the one rule, whichever database writes it down.
+//! The effect of a settlement on its job: one rule for both databases.
 
 use crate::error::Error;
 use crate::json;
@@ -12,8 +12,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::sync::Arc;
 
-/// A settlement, and what of it has to be put into words for the job's row: by whoever settles, before it is the turn of those who
-/// write for all.
+/// A settlement with its serialised columns. The settling task serialises them, so that the shared writer does not have to.
 #[derive(Debug)]
 pub(crate) struct WrittenSettlement {
     pub(crate) settle: Arc<SettleJob>,
@@ -28,24 +27,24 @@ impl WrittenSettlement {
     }
 }
 
-/// What is needed of a job that is being settled.
+/// The data of a job that its settlement needs.
 #[derive(Debug, Default)]
 pub(crate) struct SettlingJob {
     pub(crate) upstream: String,
     pub(crate) tenant: String,
-    /// Somebody wants it cancelled.
+    /// The job is to be cancelled.
     pub(crate) cancel: bool,
     pub(crate) origin: Option<String>,
 }
 
 impl SettlingJob {
-    /// From the columns `upstream, tenant, cancel, origin`.
+    /// Reads the columns `upstream, tenant, cancel, origin`.
     pub(crate) fn read(row: &mut RowReader) -> Result<Self, Error> {
         Ok(Self { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? })
     }
 }
 
-/// A job that was given back, as it is now. Somebody may have claimed it since.
+/// The current state of a job that was settled. Another worker may have claimed it since.
 #[derive(Debug)]
 pub(crate) struct SettledJob {
     held: SettlingJob,
@@ -57,14 +56,14 @@ pub(crate) struct SettledJob {
 }
 
 impl SettledJob {
-    /// From the columns [`LEFT`](crate::rows::LEFT).
+    /// Reads the columns [`LEFT`](crate::rows::LEFT).
     pub(crate) fn read(row: &mut RowReader) -> Result<Self, Error> {
         let held = SettlingJob::read(row)?;
         let state = row.number(JobState::from_number)?;
         Ok(Self { held, state, finished_at: row.take()?, progress: row.take()?, history: row.take()?, error: row.take()? })
     }
 
-    /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
+    /// Returns the result of the settlement, if that settlement left the job in this state. A waiting job may have become ready since.
     pub(crate) fn by(&self, of: &WrittenSettlement) -> Result<Option<Settled>, Error> {
         let (settled, change, _) = settle(of, &self.held)?;
         let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
@@ -76,11 +75,11 @@ impl SettledJob {
     }
 }
 
-/// What becomes of the job.
+/// The change of a job's row.
 #[derive(Debug)]
 pub(crate) struct JobChange<'a> {
     pub(crate) state: JobState,
-    /// As it was, where there is none.
+    /// `None` keeps the old value.
     pub(crate) due: Option<Wall>,
     pub(crate) finished_at: Option<Wall>,
     pub(crate) progress: &'a str,
@@ -92,13 +91,13 @@ pub(crate) struct JobChange<'a> {
 }
 
 impl JobChange<'_> {
-    /// Back in line, so it needs a turn.
+    /// Returns whether the job returns to the queue, so that it needs a turn.
     pub(crate) fn is_queued(&self) -> bool {
         self.state == JobState::Queued
     }
 }
 
-/// What is written besides.
+/// The further effect of a settlement.
 #[derive(Debug, PartialEq)]
 pub(crate) enum SideEffect<'a> {
     Nothing,
@@ -150,8 +149,8 @@ pub(crate) fn settle<'a>(worded: &'a WrittenSettlement, held: &SettlingJob) -> R
     Ok((settled, change, besides))
 }
 
-/// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
-/// written without a look at the job, by whoever finds its claim and nobody who cancels it.
+/// Returns the result and change of a common settlement: a caller's job that ends well or waits, and is not to be cancelled. It can be
+/// written without reading the job, if its claim exists and has no request for cancellation.
 pub(crate) fn plain(of: &WrittenSettlement) -> Result<Option<(Settled, JobChange<'_>)>, Error> {
     if !of.settle.lease.by_caller {
         return Ok(None);
@@ -161,7 +160,7 @@ pub(crate) fn plain(of: &WrittenSettlement) -> Result<Option<(Settled, JobChange
     Ok(plain.then_some((settled, change)))
 }
 
-/// What the upstream said that is kept with a job once it is over.
+/// Returns the response that is stored with an ended job.
 fn said(settle: &SettleJob) -> Option<&Response> {
     if let JobEnding::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() }
 }
@@ -172,7 +171,7 @@ fn over<'a>(letter: Option<CallId>, worked: bool) -> SideEffect<'a> {
     letter.map_or(SideEffect::Nothing, |letter| SideEffect::ReplayOver { letter, worked })
 }
 
-/// The dead letter that a job is a replay of.
+/// Returns the dead letter that a job replays.
 pub(crate) fn letter_of(origin: Option<&str>) -> Result<Option<CallId>, Error> {
     let Some(text) = origin else { return Ok(None) };
     match json::read(text)? {
