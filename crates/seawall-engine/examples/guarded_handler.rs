@@ -1,5 +1,5 @@
-//! An axum handler whose upstream fails: the handler answers at once while the breaker is open, and says when to come
-//! back. `cargo run -p seawall-engine --example guarded_handler` against `seawall flaky --listen 127.0.0.1:8080`.
+//! An axum handler whose upstream fails: while the breaker is open, the handler responds at once with `Retry-After`. `cargo run -p
+//! seawall-engine --example guarded_handler` against `seawall flaky --listen 127.0.0.1:8080`.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 mod upstream;

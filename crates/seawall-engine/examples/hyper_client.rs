@@ -1,5 +1,5 @@
-//! A hyper client under the policy's layer: answers are judged by the policy's rules, and a POST gets a key before it may
-//! go twice. `cargo run -p seawall-engine --example hyper_client` against `seawall flaky --listen 127.0.0.1:8080`.
+//! A hyper client under the policy's layer: the policy's rules classify responses, and a POST is retried only with a key. `cargo run -p
+//! seawall-engine --example hyper_client` against `seawall flaky --listen 127.0.0.1:8080`.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 mod upstream;

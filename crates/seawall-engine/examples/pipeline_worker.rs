@@ -1,6 +1,5 @@
-//! A worker that has nobody waiting: it waits where a caller would be refused, gives up only on what cannot be mended, and
-//! puts that aside with its reason. `cargo run -p seawall-engine --example pipeline_worker` against
-//! `seawall flaky --listen 127.0.0.1:8080`.
+//! A background worker: it waits where a caller would be refused, and gives up only on permanent failures, which it puts aside with their
+//! reason. `cargo run -p seawall-engine --example pipeline_worker` against `seawall flaky --listen 127.0.0.1:8080`.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 mod upstream;
@@ -19,7 +18,7 @@ async fn main() {
         let path = format!("/seq/item-{number}/{item}");
         let call = policy.request().patient().deadline(Duration::from_secs(60)).call(|_| async {
             let text = upstream::get(&path).await?;
-            // What is not JSON has not arrived, whatever its status says.
+            // A body that is not JSON counts as a failure, whatever its status.
             serde_json::from_str::<serde_json::Value>(&text).map_err(|error| upstream::Bad::Nothing(error.into()))
         });
         match call.await {

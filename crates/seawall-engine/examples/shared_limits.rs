@@ -8,7 +8,7 @@ use seawall_engine::{Policies, Policy};
 use std::time::Duration;
 use upstream::get;
 
-/// What one program does: it asks as often as it can for two seconds.
+/// One program: it sends as many requests as it can for two seconds.
 async fn program(policy: Policy) -> (u32, u32) {
     let (mut good, mut refused) = (0, 0);
     let until = tokio::time::Instant::now() + Duration::from_secs(2);
@@ -30,7 +30,7 @@ async fn main() {
          limits = [{{ name = \"contract\", rate = \"20/s\", burst = 1 }}]\n"
     );
     let policies = [(); 2].map(|()| Policies::from_toml(&text).expect("a policy of ours"));
-    // The connection is made in the background; until then each program would have its own share.
+    // The connection is made in the background; until then each program would use its own share.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let [one, two] = policies.each_ref().map(|policies| policies.get("partner").expect("it is in the text"));
     let (one, two) = tokio::join!(program(one), program(two));

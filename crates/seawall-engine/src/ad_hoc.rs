@@ -1,5 +1,5 @@
-//! Targets that somebody handed in as a whole URL: callbacks, notifications, jobs without an upstream, rows of a batch. Each
-//! origin gets a breaker, a budget and connections of its own, under a policy that the door chooses.
+//! Ad-hoc targets, given by callers as whole URLs: callbacks, notifications, jobs without an upstream, rows of a batch. Each origin has a
+//! breaker, a budget and connections of its own, under a policy that the front end chooses.
 
 use crate::runtime::{Around, Live, LiveUpstream};
 use seawall_core::config::{self, url::Base};
@@ -7,15 +7,15 @@ use seawall_core::time::Now;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Origins that are remembered; the ones that were used longest ago are forgotten.
+/// Maximum origins that are kept; the least recently used one is dropped first.
 const MAX_ORIGINS: usize = 1024;
 
-/// What such targets are called in logs and metrics: their hosts are other people's choice, so they are no label.
+/// The name of ad-hoc targets in logs and metrics. Hosts are chosen by callers, so they must not become labels.
 pub const NAME: &str = "ad-hoc";
 
 #[derive(Debug)]
 pub struct AdHoc {
-    /// Keys of the upstream that stands for an origin.
+    /// Configuration of the upstream that represents an origin.
     policy: &'static str,
     known: Mutex<KnownOrigins>,
 }
@@ -26,7 +26,7 @@ struct KnownOrigins {
     uses: u64,
 }
 
-/// Where a whole URL leads: its origin, and what is asked for there.
+/// Splits a whole URL into its origin, and path with query.
 pub fn split(url: &str) -> Result<(String, String), String> {
     let base = Base::parse_callback(url)?;
     let scheme = if base.tls { "https" } else { "http" };
@@ -42,12 +42,12 @@ impl AdHoc {
         Self { policy, known: Mutex::default() }
     }
 
-    /// The upstream that stands for an origin.
+    /// Returns the upstream that represents an origin.
     pub fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
         if let Some(known) = self.known().used(origin) {
             return Ok(known);
         }
-        // Made while nobody waits for it. Whoever was quicker made the one that counts.
+        // Built without the lock. If another thread was faster, its upstream is used.
         let made = self.make(origin)?;
         let mut known = self.known();
         Ok(known.used(origin).unwrap_or_else(|| known.keep(origin, made)))

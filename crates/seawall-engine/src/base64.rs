@@ -1,4 +1,4 @@
-//! Base64 as RFC 4648 has it, with padding.
+//! Base64 with padding (RFC 4648).
 
 /// Encodes bytes. Twelve lines are not worth a dependency.
 pub(crate) fn base64(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! Bulkheads of this process: the core's places and line, with a wake-up for whoever waits in it.
+//! Bulkheads of this process: the core's places and queue, with wake-ups for waiting calls.
 
 use crate::clock::Clock;
 use crate::locked_cell::Locked;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
-/// A named pool that all threads share.
+/// A named bulkhead that all threads share.
 #[derive(Debug)]
 pub struct BulkheadPool {
     pub name: String,
     pub priority: u32,
     inner: Locked<BulkheadInner>,
-    /// What `Bulkhead::taken` said last, for whoever looks at all pools for every call.
+    /// The last value of `Bulkhead::taken`: every call reads all bulkheads, and this copy needs no lock.
     taken: AtomicU64,
     room: AtomicU64,
 }
@@ -31,23 +31,23 @@ struct BulkheadInner {
     line: BTreeMap<QueueTicket, oneshot::Sender<QueueTurn>>,
 }
 
-/// What becomes of someone in line.
+/// The result of waiting in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueTurn {
-    /// A place is held from now on.
+    /// The call holds a place from now on.
     Granted,
-    /// Someone of higher priority took the place in line.
+    /// A call of higher priority took its place in the queue.
     Displaced,
 }
 
-/// A place in line, given up when dropped.
+/// A place in the queue, given up on drop.
 #[derive(Debug)]
 pub struct QueuedPermit {
     ticket: QueueTicket,
     pub turn: oneshot::Receiver<QueueTurn>,
 }
 
-/// A place that is held until this is dropped: for as long as the answer that it was taken for is being read.
+/// A place, held until this is dropped: while the response of its call is being read.
 #[derive(Debug)]
 pub struct BulkheadPermit {
     pool: Arc<BulkheadPool>,
@@ -72,19 +72,19 @@ impl Drop for BulkheadPermit {
 pub enum Entered {
     In,
     Line(QueuedPermit),
-    /// `shed` when the line had room but the wait would have outlasted the deadline.
+    /// `shed` is set if the queue had room but the wait would have exceeded the deadline.
     Full {
         shed: bool,
     },
 }
 
-/// How full a pool is.
+/// The load of a bulkhead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BulkheadLoad {
     pub running: u32,
     pub limit: u32,
     pub waiting: usize,
-    /// Taken share of places and line.
+    /// The used share of places and queue.
     pub saturation: f64,
 }
 
@@ -106,7 +106,7 @@ impl BulkheadPool {
         }
     }
 
-    /// How many places are taken, of how many; without a lock, so a moment old.
+    /// Returns the taken places and their total, without a lock, so possibly slightly outdated.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
         (self.taken.load(Ordering::Relaxed), self.room.load(Ordering::Relaxed))
@@ -118,7 +118,7 @@ impl BulkheadPool {
         self.room.store(room, Ordering::Relaxed);
     }
 
-    /// A place, a place in line, or neither.
+    /// Takes a place, or a place in the queue, or neither.
     pub fn enter(&self, deadline: Mono, now: Mono) -> Entered {
         let mut inner = self.inner.lock();
         let entry = inner.bulkhead.enter(BulkheadRequest { priority: self.priority, deadline }, now);
@@ -128,7 +128,7 @@ impl BulkheadPool {
             BulkheadEntry::Queued { ticket, displaced, .. } => {
                 let (wake, turn) = oneshot::channel();
                 if let Some(gone) = displaced.and_then(|gone| inner.line.remove(&gone)) {
-                    // Whoever left in the meantime needs no telling.
+                    // The displaced call may have left already.
                     let _: Result<(), QueueTurn> = gone.send(QueueTurn::Displaced);
                 }
                 inner.line.insert(ticket, wake);
@@ -138,7 +138,7 @@ impl BulkheadPool {
         }
     }
 
-    /// A place comes back, and the next in line gets it.
+    /// Returns a place; the next call in the queue gets it.
     pub fn leave(&self, held: Nanos, now: Mono) {
         let mut inner = self.inner.lock();
         inner.bulkhead.leave(held);
@@ -146,7 +146,7 @@ impl BulkheadPool {
         self.note(&inner);
     }
 
-    /// Someone gives up a place in line. One that was granted in the same moment is passed on.
+    /// Leaves the queue. A place that was granted in the same moment is passed on.
     pub fn give_up(&self, waiting: QueuedPermit, now: Mono) {
         let QueuedPermit { ticket, mut turn } = waiting;
         let mut inner = self.inner.lock();
@@ -159,7 +159,7 @@ impl BulkheadPool {
         self.note(&inner);
     }
 
-    /// An adaptive pool follows the results of its own calls.
+    /// Adapts the size of an adaptive bulkhead to the results of its calls.
     pub fn hear(&self, sample: BreakerSample, now: Mono) {
         let mut inner = self.inner.lock();
         let running = inner.bulkhead.running();
@@ -188,7 +188,7 @@ impl BulkheadPool {
 }
 
 impl BulkheadInner {
-    /// Wakes whoever has a place now. A waiter that is gone passes its place on.
+    /// Wakes calls that have a place now. The place of a call that has left is passed on.
     fn grant(&mut self, now: Mono) {
         while let Some(ticket) = self.bulkhead.grant(now) {
             let told = self.line.remove(&ticket).is_some_and(|wake| wake.send(QueueTurn::Granted).is_ok());

@@ -1,4 +1,4 @@
-//! Who sends a request: a caller known by its token, or nobody in particular, and from which address.
+//! The caller of a request: identified by its token, or anonymous, with its address.
 
 use crate::secret::{MissingSecret, Vault};
 use http::header::{AUTHORIZATION, HeaderName};
@@ -16,7 +16,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
-/// A caller as limits and logs name it.
+/// A caller as named in limits and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub name: Arc<str>,
@@ -24,8 +24,7 @@ pub struct Caller {
     pub user: String,
 }
 
-/// The callers of a configuration. Tokens are known by their hash only, so that looking one up tells nothing about
-/// how much of it was right.
+/// The callers of a configuration. Only hashes of tokens are stored, so the timing of a lookup reveals nothing about a partial match.
 #[derive(Debug)]
 pub struct Callers {
     known: BTreeMap<[u8; 32], Arc<Caller>>,
@@ -59,7 +58,7 @@ impl Callers {
         })
     }
 
-    /// The caller, or `None` where one is required and the request names none that is known.
+    /// Returns the caller, or `None` if a known caller is required and the request names none.
     #[must_use]
     pub fn identify(&self, headers: &HeaderMap) -> Option<Arc<Caller>> {
         if !self.known.is_empty() {
@@ -77,7 +76,7 @@ impl Callers {
         bearer(value.as_bytes()).and_then(|token| self.known.get(&hash(token)))
     }
 
-    /// Takes our own tokens out of `Authorization`, however the caller was identified. They were meant for us, so nobody else sees them.
+    /// Removes our own tokens from `Authorization`, however the caller was identified, so that no upstream sees them.
     pub fn take_tokens(&self, headers: &mut HeaderMap) {
         let is_ours = |value: &HeaderValue| self.of_bearer(value).is_some();
         if self.known.is_empty() || !headers.get_all(AUTHORIZATION).iter().any(is_ours) {
@@ -90,17 +89,17 @@ impl Callers {
         }
     }
 
-    /// The address that a request comes from: the peer's, unless the peer is a proxy that we were told to believe. Only the header
-    /// that the configuration names is read: the other one may be the client's own.
+    /// Returns the address of a request: the peer's, or the one reported by a trusted proxy. Only the configured header is read, because a
+    /// client could set the other one itself.
     #[must_use]
     pub fn address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         if self.trusted.is_empty() || !self.trusts(peer) {
             return peer;
         }
         let mut nearest = peer;
-        // From the nearest hop outward: the first that nobody vouches for is the caller.
+        // From the nearest hop outward: the first untrusted address is the caller's.
         for hop in hops(self.forwarded, headers).iter().rev() {
-            // What cannot be read was said by a proxy that we believe, or by nobody that we do: nothing beyond it counts.
+            // An unreadable entry ends the search: nothing beyond it can be trusted.
             let Some(address) = hop else { break };
             nearest = *address;
             if !self.trusts(nearest) {
@@ -110,7 +109,7 @@ impl Callers {
         nearest
     }
 
-    /// Whether the client speaks TLS, as the nearest trusted proxy says; nothing where none says so.
+    /// Returns whether the client uses TLS according to the nearest trusted proxy; `None` without a report.
     #[must_use]
     pub fn speaks_tls(&self, peer: IpAddr, headers: &HeaderMap) -> Option<bool> {
         if self.trusted.is_empty() || !self.trusts(peer) {
@@ -141,13 +140,13 @@ fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-/// The token of `Bearer TOKEN`.
+/// Returns the token of `Bearer TOKEN`.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
-/// What each hop says of the one before it, in the order in which they said it; nothing for what is no address.
+/// Returns the address that each hop reports for the one before it, in order; `None` for an entry that is no address.
 fn hops(header: ForwardedHeader, headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     let name = match header {
         ForwardedHeader::XForwardedFor => FORWARDED_FOR,
@@ -161,7 +160,7 @@ fn hops(header: ForwardedHeader, headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     }
 }
 
-/// The `for` of one element of `Forwarded` (RFC 7239).
+/// Returns the `for` parameter of one element of `Forwarded` (RFC 7239).
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     parameter(element, "for").and_then(address)
 }
@@ -171,13 +170,13 @@ fn parameter<'a>(element: &'a str, name: &str) -> Option<&'a str> {
     pairs.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// A peer as everybody counts it: IPv4 through a socket of both families is IPv4.
+/// Returns the canonical form of a peer: IPv4 through a dual-stack socket is IPv4.
 #[must_use]
 pub fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
-/// An address with or without port, brackets and quotes.
+/// Parses an address with or without port, brackets and quotes.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim().trim_matches('"');
     let address: IpAddr = match text.strip_prefix('[') {

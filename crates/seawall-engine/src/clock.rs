@@ -1,9 +1,8 @@
-//! The only reader of the machine's clocks, and the only place that sleeps: every other line is told what time it is.
+//! The only reader of the machine's clocks, and the only place that sleeps: all other code gets the time as an argument.
 //!
-//! The monotonic clock is tokio's, so that tests can pause it, and the machine's own where tokio was built without pausing:
-//! that is the same clock without the detour. The wall clock is read once and carried forward; whoever runs the process calls
-//! [`Clock::follow`] now and then, so that a step of the machine's clock arrives within a second and a request does not pay
-//! for a second clock read.
+//! The monotonic clock is tokio's, so that tests can pause it. If tokio was built without pausing, it is the machine's own, which is
+//! the same clock without the detour. The wall clock is read once and carried forward. The process calls [`Clock::follow`] now and
+//! then, so that a step of the machine's clock arrives within a second and a request does not pay for a second clock read.
 
 mod timers;
 
@@ -14,10 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use timers::{Sleep, Timers};
 use tokio::time::Instant;
 
-/// Where simulated time begins: 2026-07-01T00:00:00Z.
+/// The start of simulated time: 2026-07-01T00:00:00Z.
 const SIMULATED_EPOCH: Wall = Wall(1_782_864_000_000);
 
-/// The time, and how to wait for another.
+/// Tells the time and waits.
 ///
 /// ```
 /// use seawall_engine::Clock;
@@ -31,66 +30,65 @@ const SIMULATED_EPOCH: Wall = Wall(1_782_864_000_000);
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,
-    /// The machine's clock at `start` or just before, where it is read without tokio.
+    /// The machine's clock at `start` or just before, if it is read without tokio.
     zero: Option<u64>,
     /// Wall-clock milliseconds at `start`.
     epoch_ms: Arc<AtomicI64>,
-    /// Who wakes sleepers; tokio, where this is empty.
+    /// Wakes sleepers; `None` if tokio does.
     timers: Option<Arc<Timers>>,
 }
 
-/// A step of the machine's clock and when it comes, both in milliseconds. There is none in a release build.
+/// A simulated step of the machine's clock and its time, both in milliseconds. Release builds have none.
 #[cfg(debug_assertions)]
 static STEP: std::sync::OnceLock<(i64, i64)> = std::sync::OnceLock::new();
 
-/// Has every clock of the process see the machine's clock set, that long after its start.
+/// Makes every clock of the process see a step of the machine's clock, that long after its start.
 #[cfg(debug_assertions)]
 pub fn step(by_ms: i64, after_ms: i64) {
-    // Whoever came first stays.
+    // The first step set stays.
     let _late = STEP.set((by_ms, after_ms));
 }
 
 #[expect(clippy::disallowed_methods, reason = "this file is where the clocks are read")]
 impl Clock {
-    /// The machine's clock, with tokio's timers.
+    /// Returns the machine's clock, with tokio's timers.
     #[must_use]
     pub fn start() -> Self {
-        // Before tokio's: what tokio has slept for is never too short by this clock.
+        // Read before tokio's clock, so that tokio's sleeps are never too short by this clock.
         let zero = if pausing::IS_POSSIBLE { None } else { machine() };
         let clock = Self { start: Instant::now(), zero, epoch_ms: Arc::default(), timers: None };
         clock.follow();
         clock
     }
 
-    /// A clock that stands still but for [`Clock::advance`] and, inside [`Clock::run`], for jumps to the next sleeper.
-    /// Outside of `run`, nobody moves it for you.
+    /// Returns a clock that stands still except for [`Clock::advance`] and, inside [`Clock::run`], for jumps to the next sleeper.
     #[must_use]
     pub fn simulated() -> Self {
         let epoch_ms = Arc::new(AtomicI64::new(SIMULATED_EPOCH.0));
         Self { start: Instant::now(), zero: None, epoch_ms, timers: Some(Arc::new(Timers::simulated())) }
     }
 
-    /// The same time for a plain thread, which wakes its own sleepers.
+    /// Returns the same clock for a plain thread, which wakes its own sleepers.
     pub(crate) fn for_thread(&self) -> Self {
         let timers = self.timers.clone().unwrap_or_else(|| Arc::new(Timers::real()));
         Self { timers: Some(timers), ..self.clone() }
     }
 
-    /// Both clocks.
+    /// Reads both clocks.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Now {
         self.at(self.mono())
     }
 
-    /// Both clocks at a moment of the monotonic one.
+    /// Returns both clocks at a time of the monotonic one.
     #[inline]
     pub(crate) fn at(&self, mono: Mono) -> Now {
         let elapsed_ms = i64::try_from(mono.0 / 1_000_000).unwrap_or(i64::MAX);
         Now { mono, wall: Wall(self.epoch_ms.load(Ordering::Relaxed).saturating_add(elapsed_ms)) }
     }
 
-    /// The monotonic clock alone.
+    /// Reads the monotonic clock.
     #[inline]
     pub(crate) fn mono(&self) -> Mono {
         if let Some(zero) = self.zero
@@ -101,7 +99,7 @@ impl Clock {
         self.mono_of_others()
     }
 
-    /// Simulated time, or tokio's.
+    /// Reads simulated time, or tokio's clock.
     fn mono_of_others(&self) -> Mono {
         if let Some(simulated) = self.timers.as_ref().and_then(|timers| timers.now()) {
             return simulated;
@@ -110,7 +108,7 @@ impl Clock {
         Mono(nanos(since).0)
     }
 
-    /// Looks at the machine's wall clock again.
+    /// Reads the machine's wall clock again.
     pub fn follow(&self) {
         let wall = match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
@@ -122,14 +120,14 @@ impl Clock {
         self.epoch_ms.store(wall.saturating_sub(elapsed), Ordering::Relaxed);
     }
 
-    /// The moment as tokio knows it, for timers.
+    /// Converts a time to tokio's `Instant`, for timers.
     #[must_use]
     pub fn instant(&self, at: Mono) -> Instant {
-        // "For ever" is thirty years: adding more would overflow on some systems.
+        // Capped at thirty years: adding more would overflow on some systems.
         self.start + Duration::from_nanos(at.0.min(Nanos::from_secs(946_080_000).0))
     }
 
-    /// Whether sleepers are woken by whoever polls by hand, and not by tokio.
+    /// Returns whether sleepers are woken by a manual poll loop instead of tokio.
     pub(crate) const fn wakes_its_own(&self) -> bool {
         self.timers.is_some()
     }
@@ -147,15 +145,15 @@ impl Clock {
         self.sleep_until(self.mono() + nanos(length)).await;
     }
 
-    /// Moves simulated time by that much and wakes whoever is due. The machine's clock does not listen.
+    /// Advances simulated time and wakes due sleepers. Has no effect on the machine's clock.
     pub fn advance(&self, length: Duration) {
         if let Some(timers) = &self.timers {
             timers.advance_to(self.mono() + nanos(length));
         }
     }
 
-    /// Runs a future to its end on this thread. Whenever everything in it waits, a simulated clock jumps to the next
-    /// sleeper, so that an hour costs nothing; on the machine's clock the thread sleeps until then.
+    /// Runs a future to its end on this thread. While everything in it waits, a simulated clock jumps to the next sleeper, so that an hour
+    /// costs nothing; with the machine's clock the thread sleeps until then.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         match &self.timers {
             Some(timers) => timers.run(future, || self.mono()),
@@ -164,26 +162,26 @@ impl Clock {
     }
 }
 
-/// What the machine's monotonic clock shows, in nanoseconds: the clock of `Instant`s as a number. To subtract two of them
-/// costs more than to read this.
+/// Reads the machine's monotonic clock in nanoseconds. It is the clock behind `Instant`, as a number: subtracting two `Instant`s costs more
+/// than this read.
 #[cfg(target_os = "linux")]
 #[inline]
 fn machine() -> Option<u64> {
     let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // It counts from the machine's start, so that neither is negative; five centuries do not wrap.
+    // It counts from the machine's start, so neither value is negative; it does not wrap for five centuries.
     Some(at.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec.cast_unsigned()))
 }
 
-/// Elsewhere the clock of `Instant`s has other names.
+/// Other systems use different clocks behind `Instant`.
 #[cfg(not(target_os = "linux"))]
 fn machine() -> Option<u64> {
     None
 }
 
-/// Whether tokio's time can be paused: only where somebody built it with `test-util`, which no code of ours can know of, but
-/// then there is a `tokio::time::pause`.
+/// Detects whether tokio was built with `test-util`, so that its time can be paused. No `cfg` of ours shows that, but then
+/// `tokio::time::pause` exists.
 mod pausing {
-    /// What stands in for it where there is none.
+    /// Stands in for `pause` if it does not exist.
     #[allow(dead_code, reason = "in a build with `test-util`")]
     struct Missing;
 
@@ -209,14 +207,14 @@ mod pausing {
     }
 
     pub(super) const IS_POSSIBLE: bool = {
-        // Names of an inner scope go before those of an outer one.
+        // A glob import of the inner scope shadows names of the outer scope.
         #[allow(unused_imports, reason = "in a build without `test-util`")]
         use tokio::time::*;
         found(pause)
     };
 }
 
-/// A length of the standard library's as one of ours.
+/// Converts a length of time.
 pub(crate) fn nanos(length: Duration) -> Nanos {
     Nanos(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -233,7 +231,7 @@ mod tests {
         let direct = Clock { zero: Some(zero), ..tokios.clone() };
         for _ in 0..1_000 {
             let (earlier, read, later) = (tokios.mono(), direct.mono(), tokios.mono());
-            // They began within `since` of each other.
+            // Their origins differ by at most `since`.
             assert!(earlier <= read && read <= later + since.unwrap_or_default(), "{earlier:?} {read:?} {later:?}");
         }
         assert!(tokios.zero.is_none() && pausing::IS_POSSIBLE, "these tests are built with tokio's `test-util`");

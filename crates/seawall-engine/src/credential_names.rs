@@ -1,6 +1,6 @@
-//! Names that APIs give to credentials, for everything that has to tell callers apart.
+//! Common names of credentials, used wherever callers must be distinguished.
 
-/// Whether a header of this name, in lower case, says who asks.
+/// Returns whether a header of this name, in lower case, identifies the caller.
 #[must_use]
 pub fn is_credential(name: &str) -> bool {
     const PARTS: [&str; 12] =
@@ -8,7 +8,8 @@ pub fn is_credential(name: &str) -> bool {
     !is_ordinary(name) && PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Headers of nearly every request, which are not worth a search, and those that are called a key and say nothing about who asks.
+/// Returns whether a header occurs in nearly every request, so that a search is not worthwhile, or is called a key without identifying the
+/// caller.
 fn is_ordinary(name: &str) -> bool {
     matches!(
         name,
@@ -26,7 +27,7 @@ fn is_ordinary(name: &str) -> bool {
     )
 }
 
-/// Parameters of a query that callers bring their credentials in.
+/// Returns whether a query parameter carries a caller's credential.
 #[must_use]
 pub fn is_credential_parameter(name: &str) -> bool {
     const NAMES: &[&str] = &[
@@ -47,17 +48,17 @@ pub fn is_credential_parameter(name: &str) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Whether a credential of this name is another one with each request: it proves something, and names nobody.
+/// Returns whether a credential of this name changes with each request: it proves a fact and identifies no caller.
 pub(crate) fn changes_each_time(name: &str) -> bool {
     ["signature", "dpop", "csrf", "xsrf", "nonce", "idempotency"].iter().any(|part| name.contains(part))
 }
 
-/// Whether a credential of this name may be another one with each request, so that it counts only where there is nothing better.
+/// Returns whether a credential of this name may change between requests, so that it counts only without a better one.
 pub(crate) fn may_change(name: &str) -> bool {
     name.contains("cookie") || name.contains("session")
 }
 
-/// Parameters of a query that name the access key of a signed URL, with what it is scoped to.
+/// Returns whether a query parameter contains the access key of a signed URL, with its scope.
 pub(crate) fn is_scoped_parameter(name: &str) -> bool {
     const NAMES: &[&str] = &["x-amz-credential", "x-goog-credential", "awsaccesskeyid", "googleaccessid"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))

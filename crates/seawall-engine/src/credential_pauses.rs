@@ -1,5 +1,5 @@
-//! Pauses that bind one caller's own credential. A provider that throttles a key which callers bring along means that key, and not
-//! everybody behind the gateway. Callers without a credential are one more caller.
+//! Pauses per credential of callers. If callers bring their own keys, a provider that throttles one means that key, and not all callers of
+//! the gateway. Callers without a credential count as one caller.
 
 mod credential_text;
 
@@ -15,10 +15,10 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Credentials that are held back at once, for one upstream. One more takes the place of the one that holds back the fewest calls.
+/// Maximum paused credentials per upstream. A further one replaces the credential with the fewest delayed calls.
 const MAX_CREDENTIALS: usize = 1_024;
 
-/// Stands for the credential of a request without containing it; zero for a request that has none.
+/// Identifies the credential of a request without containing it; zero for a request without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CredentialMark(u64);
 
@@ -31,19 +31,19 @@ impl CredentialMark {
         self.0
     }
 
-    /// The credential of a request that its upstream sees. Where the upstream has keys or a token of ours, all callers share those.
+    /// Returns the mark of the credential that the upstream sees. If the upstream has keys or a token of ours, all callers share those.
     #[must_use]
     pub fn sent(plan: &CallPlan, headers: &HeaderMap, query: Option<&str>) -> Self {
         if plan.takes_callers_credentials() { Self::of(headers, query) } else { Self::NONE }
     }
 
-    /// Hashes with a random key, so that a caller cannot construct another caller's mark. What is another text with each request would
-    /// make a caller another one each time, so it is left out.
+    /// Hashes with a random key, so that a caller cannot construct another caller's mark. Parts that change with each request are left out,
+    /// because they would make each request a new caller.
     #[must_use]
     pub fn of(headers: &HeaderMap, query: Option<&str>) -> Self {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let (mut strong, mut weak) = (0u64, 0u64);
-        // Credentials are added up, since their order says nothing.
+        // Hashes are added up, so that the order of headers does not matter.
         let add = |sum: &mut u64, name: &str, value: &[u8]| *sum = sum.wrapping_add(KEYS.hash_one((name, value)));
         for (name, value) in headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())) {
             if name == "authorization" {
@@ -63,7 +63,7 @@ impl CredentialMark {
     }
 }
 
-/// One credential's pause, and how many calls it has held back.
+/// One credential's pause, and the number of calls that it has delayed.
 #[derive(Debug, Default)]
 struct HeldCredential {
     pause: PauseState,
@@ -72,13 +72,13 @@ struct HeldCredential {
 
 #[derive(Debug, Default)]
 pub(crate) struct CredentialPauses {
-    /// The end of the longest pause: before it, the lock is worth taking.
+    /// The end of the longest pause; after it, the lock need not be taken.
     until: AtomicU64,
     pauses: Mutex<HashMap<CredentialMark, HeldCredential>>,
 }
 
 impl CredentialPauses {
-    /// Whether a call with this credential may be sent; otherwise when its pause ends.
+    /// Returns whether a call with this credential may be sent; otherwise when its pause ends.
     #[inline]
     pub(crate) fn admit(&self, mark: CredentialMark, now: Mono) -> Result<(), Mono> {
         if now.0 >= self.until.load(Ordering::Relaxed) { Ok(()) } else { self.admit_paused(mark, now) }
@@ -118,14 +118,14 @@ impl CredentialPauses {
         }
     }
 
-    /// By hand: no credential is held back any more.
+    /// Ends the pauses of all credentials, by hand.
     pub(crate) fn lift(&self) {
         let mut pauses = self.pauses.lock();
         pauses.clear();
         self.note_end(&pauses);
     }
 
-    /// The number of credentials that are held back, the earliest beginning and the latest end.
+    /// Returns the number of paused credentials, the earliest beginning and the latest end.
     pub(crate) fn lasting(&self, now: Mono) -> Option<(usize, Mono, Mono)> {
         let pauses = self.pauses.lock();
         let spans: Vec<(Mono, Mono)> = pauses.values().filter_map(|held| held.pause.span(now)).collect();
@@ -133,15 +133,15 @@ impl CredentialPauses {
         Some((spans.len(), since, until))
     }
 
-    /// Written under the lock, so that it never falls behind the pauses that it stands for.
+    /// Called under the lock, so that `until` never lags behind the pauses.
     fn note_end(&self, pauses: &HashMap<CredentialMark, HeldCredential>) {
         let end = pauses.values().filter_map(|held| held.pause.span(Mono(0))).map(|(_, until)| until.0).max().unwrap_or(0);
         self.until.store(end, Ordering::Relaxed);
     }
 }
 
-/// Forgets pauses that are over or, where none is, the one that has held back the fewest calls, and of several the oldest. Whoever
-/// fills the table with credentials that nobody uses again displaces only those.
+/// Drops ended pauses or, if there are none, the credential with the fewest delayed calls, and the oldest of equal ones. An attacker that
+/// fills the table with unused credentials displaces only those.
 fn make_room(pauses: &mut HashMap<CredentialMark, HeldCredential>, now: Mono) {
     pauses.retain(|_, held| !held.pause.is_over(now));
     if pauses.len() < MAX_CREDENTIALS {

@@ -1,5 +1,5 @@
-//! When attempts must be over, for all calls of one thread: one timer for the earliest instead of one for each. Most
-//! attempts end long before theirs, and to set a timer up and take it down again costs more than to write down when.
+//! Deadlines of the attempts of one thread. One timer for the earliest replaces a timer per attempt: most attempts end long before their
+//! deadline, and setting and cancelling a timer costs more than noting the time.
 
 use crate::clock::Clock;
 use seawall_core::time::Mono;
@@ -9,23 +9,23 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// The deadlines of one thread. Needs a `LocalSet` around it where the clock is tokio's.
+/// The deadlines of one thread. With tokio's clock it needs a surrounding `LocalSet`.
 #[derive(Clone, Debug, Default)]
 pub struct Deadlines(Rc<SharedDeadlines>);
 
 #[derive(Debug, Default)]
 struct SharedDeadlines {
     waiting: RefCell<DeadlineList>,
-    /// The timer must go off earlier.
+    /// The timer must fire earlier.
     hurry: Notify,
 }
 
-/// A list without order: whoever is due is looked for when the timer goes off, which is rare.
+/// An unordered list: due entries are searched when the timer fires, which is rare.
 #[derive(Debug, Default)]
 struct DeadlineList {
     all: Vec<DeadlineEntry>,
     free: Vec<usize>,
-    /// When the timer goes off, if there is one. It may be for somebody who has long gone.
+    /// The time of the timer, if it is set. Its entry may be gone already.
     timer: Option<Mono>,
 }
 
@@ -36,11 +36,11 @@ enum DeadlineEntry {
     Due,
 }
 
-/// Room for so many is kept when nobody waits.
+/// Capacity that is kept when the list is empty.
 const KEPT: usize = 1024;
 
 impl Deadlines {
-    /// The future's output, or nothing if it takes longer than `until`. Never early.
+    /// Returns the future's output, or nothing if it takes longer than `until`. Never ends it early.
     pub(crate) const fn within<'a, F>(&'a self, clock: &'a Clock, until: Mono, future: F) -> Within<'a, F> {
         Within { place: DeadlineSlot { deadlines: self, until, number: None, alone: None }, clock, future }
     }
@@ -69,7 +69,7 @@ impl Deadlines {
         number
     }
 
-    /// Waits for the earliest until there is none.
+    /// Waits for the earliest deadline, until there is none.
     async fn keep(self, clock: Clock) {
         loop {
             let Some(timer) = self.0.waiting.borrow().timer else { return };
@@ -123,7 +123,7 @@ impl<F: Future> Future for Within<'_, F> {
     }
 }
 
-/// One line of the list, crossed out when it is dropped.
+/// One entry of the list, removed on drop.
 #[derive(Debug)]
 struct DeadlineSlot<'a> {
     deadlines: &'a Deadlines,
@@ -132,7 +132,7 @@ struct DeadlineSlot<'a> {
     alone: Option<OwnDeadlines<'a>>,
 }
 
-/// A clock that wakes its own sleepers runs no task that could keep the list.
+/// A timer of its own, for a clock that wakes its own sleepers and runs no task for the list.
 struct OwnDeadlines<'a>(Pin<Box<dyn Future<Output = ()> + 'a>>);
 
 impl std::fmt::Debug for OwnDeadlines<'_> {
@@ -142,7 +142,7 @@ impl std::fmt::Debug for OwnDeadlines<'_> {
 }
 
 impl<'a> DeadlineSlot<'a> {
-    /// Whether there is still time; whoever asks is woken when there is none.
+    /// Returns whether there is time left; otherwise the task is woken at the deadline.
     fn stands(&mut self, clock: &'a Clock, cx: &mut Context<'_>) -> bool {
         if clock.wakes_its_own() {
             let until = self.until;
@@ -182,7 +182,7 @@ mod tests {
     use std::time::Duration;
     use tokio::task::LocalSet;
 
-    /// What became of work that takes so many milliseconds and may take so many others, all begun together.
+    /// Runs jobs of these lengths and deadlines in milliseconds, all started together. Returns success and time of each.
     async fn ended(jobs: &[(u64, u64)]) -> Vec<(bool, u64)> {
         let (clock, deadlines) = (Clock::start(), Deadlines::default());
         let start = clock.now().mono;

@@ -1,4 +1,4 @@
-//! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
+//! The loop that executes a call's actions: waiting, asking and sending. The call machine makes all decisions.
 
 mod upload;
 
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use upload::Uploaded;
 
-/// What a call runs with.
+/// The environment of a call.
 #[derive(Debug)]
 pub struct CallContext<'a> {
     pub clock: &'a Clock,
@@ -41,73 +41,73 @@ pub struct CallContext<'a> {
     pub id: CallId,
     pub caller: &'a Arc<str>,
     pub key_tail: &'a dyn KeyTail,
-    /// What the call asks for, for records.
+    /// The request line for records.
     pub request: Option<Arc<RequestLine>>,
-    /// Who asks, for limits.
+    /// The caller, for limits.
     pub who: LimitSubject<'a>,
-    /// Where attempts are noted for whoever keeps the call's history, beside the log.
+    /// Collects attempts for the call's history, beside the log.
     pub trail: Option<&'a RefCell<Vec<(Wall, AttemptOutcome)>>>,
-    /// Who keeps the call's idempotency key, where it has one.
+    /// Stores the call's idempotency key, if it has one.
     pub keeper: Option<&'a dyn Keeper>,
-    /// Where a job's send is noted that may not be repeated.
+    /// Notes the start of a job's send that may not be repeated.
     pub start_log: Option<&'a dyn StartLog>,
-    /// The end of the program, for calls whose callers wait for an answer until then.
+    /// The end of the process, for calls whose callers wait for a response.
     pub closing: Option<&'a DrainDeadline>,
 }
 
-/// Keeps idempotency keys and their answers, wherever that may be. One for each call that carries a key.
+/// Stores idempotency keys and their responses. One per call with a key.
 pub trait Keeper: std::fmt::Debug {
-    /// Asks to execute under the call's key.
+    /// Reserves the call's key.
     fn reserve(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>>;
 
-    /// How the reservation ends. It is written down by whoever has the answer to write with it, before that is passed on.
+    /// Sets how the reservation ends. The end is written later together with the response, before the response is passed on.
     fn settle(&self, reservation: Reservation);
 }
 
-/// Notes, where it outlives the process, that a request is about to be sent that may not be sent twice.
+/// Notes durably that a request is about to be sent that may not be sent twice.
 pub trait StartLog: std::fmt::Debug {
-    /// Returns once that is on disk, or cannot be.
+    /// Returns when the note is on disk or has failed.
     fn begin(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>>;
 }
 
-/// How a call ended, and the last failure that had no answer.
+/// The end of a call, and the last failure without a response.
 #[derive(Debug)]
 pub struct Finished {
     pub finish: CallEnd,
     pub fault: Option<Fault>,
-    /// Set where the caller's own body ended the call.
+    /// Set if the caller's own body ended the call.
     pub blame: Option<Blame>,
     pub at: Now,
-    /// `RateLimit-Policy` and `RateLimit`, where the endpoint is limited.
+    /// `RateLimit-Policy` and `RateLimit`, if the endpoint is limited.
     pub rate_limit: Option<Box<(String, String)>>,
-    /// The place in the pool, for whoever passes the answer on.
+    /// The bulkhead place, held until the response has been passed on.
     pub place: Option<BulkheadPermit>,
 }
 
-/// A job that is to go on later. Nothing is held meanwhile but its idempotency key.
+/// A job that continues later. Meanwhile it holds nothing but its idempotency key.
 #[derive(Clone, Copy, Debug)]
 pub struct Deferred {
     pub until: Mono,
     pub reason: Reason,
     pub progress: CallProgress,
-    /// Sends since the job was taken up that no attempt counts, as `Ended` has them in its attempts.
+    /// Sends in this run that replaced a dead connection; attempts do not count them, while `Ended` includes them.
     pub resends: u32,
     pub at: Now,
 }
 
-/// How far a job came.
+/// The result of driving a job.
 #[derive(Debug)]
 pub enum Driven {
     Ended(Finished),
     Aside(Deferred),
 }
 
-/// A wait that is shorter than writing a job back and claiming it again is waited where it is.
+/// A wait shorter than this is done in place: settling and claiming the job again would take longer.
 const IN_PLACE: Nanos = Nanos::from_millis(20);
-/// But not by one that has taken so long: it may be somebody else's by now, which is found out where it is written back.
+/// Jobs that have run longer than this never wait in place: another worker may hold the lease by now, which the settlement will detect.
 const LONG: Nanos = Nanos::from_secs(10);
 
-/// Gives everything back if the caller leaves: dropping the future is how callers leave.
+/// Releases everything when the caller leaves, that is, when the future is dropped.
 struct Guarded<'a> {
     call: Call,
     scene: &'a CallContext<'a>,
@@ -116,11 +116,11 @@ struct Guarded<'a> {
     done: bool,
     /// Sends that no attempt counts.
     resends: u32,
-    /// Of the attempt that was sent last.
+    /// The span of the last attempt.
     span: Option<AttemptSpan>,
 }
 
-/// What the driver saw of an attempt beside its result.
+/// Observations of the driver about an attempt, beside its result.
 #[derive(Default)]
 struct Observed {
     sample: Option<Box<ErrorSample>>,
@@ -135,7 +135,7 @@ impl Guarded<'_> {
         until.since(now) <= IN_PLACE && now.since(self.started) <= LONG
     }
 
-    /// Ends the call with nothing counted against anybody.
+    /// Ends the call without counting a result.
     fn cancel(&mut self, code: Code, now: Now) -> CallEnd {
         self.done = true;
         if let Some(attempt) = self.call.abandoned(now) {
@@ -151,7 +151,7 @@ impl Guarded<'_> {
 }
 
 impl Guarded<'_> {
-    /// Asks state of this process; nothing where the answer is elsewhere.
+    /// Answers a question from local state; `None` if the answer needs a store or shared state.
     fn ask(&mut self, ask: &Ask, now: Now) -> Option<(AskAnswer, Option<PhaseChange>)> {
         if let Ask::Settle(settle) = ask {
             self.scene.ended_key(settle);
@@ -161,7 +161,7 @@ impl Guarded<'_> {
         (!kept && endpoint.state.link().is_none()).then(|| endpoint.state.answer(ask, who, &mut self.visit, now))
     }
 
-    /// Asks whoever keeps keys, or state that other instances share, which takes time.
+    /// Answers a question from the key store or from shared state, which takes time.
     async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (AskAnswer, Option<PhaseChange>) {
         let CallContext { clock, endpoint, who, keeper, start_log, .. } = self.scene;
         let answered = match (keeper, start_log, endpoint.state.link()) {
@@ -174,7 +174,7 @@ impl Guarded<'_> {
         answered
     }
 
-    /// Records an attempt, with a sample of the response where no rule names its class.
+    /// Records an attempt, with a sample of the response if no rule names its class.
     fn record<T: Transport>(&self, attempt: AttemptOutcome, transport: &T, timeout: Option<Timeout>, now: Now) {
         let is_looked_at = !attempt.named || attempt.class == Class::Auth;
         let sample = is_looked_at.then(|| Box::new(ErrorSample::of(transport.answer(), &transport.mask())));
@@ -183,7 +183,7 @@ impl Guarded<'_> {
         self.scene.record(attempt, observed, now);
     }
 
-    /// Gets a new token, as long as the call has time for that.
+    /// Gets a new token within the call's time.
     async fn refresh<T: Transport>(&mut self, transport: &mut T, now: &mut Now) -> Action {
         let limit = Duration::from_nanos(self.call.remaining(now.mono).0);
         let refreshed = tokio::time::timeout(limit, transport.refresh()).await.unwrap_or(false);
@@ -191,7 +191,7 @@ impl Guarded<'_> {
         self.call.refreshed(refreshed, *now)
     }
 
-    /// Waits until then, for a place in the pool or for what the machine waits for.
+    /// Waits until then, for a bulkhead place or for the machine's condition.
     async fn wait(&mut self, until: Mono, reason: Reason) -> Action {
         if reason == Reason::Queued {
             return self.queue(until).await;
@@ -202,7 +202,7 @@ impl Guarded<'_> {
         if is_closing { self.call.turned_out(now) } else { self.call.waited(now) }
     }
 
-    /// Waits in line for a place, until the time to give up.
+    /// Waits in the bulkhead's queue until the time to give up.
     async fn queue(&mut self, until: Mono) -> Action {
         let CallContext { clock, closing, .. } = self.scene;
         let mut is_closing = false;
@@ -225,19 +225,19 @@ impl Guarded<'_> {
         if is_closing { self.call.turned_out(now) } else { self.call.waited(now) }
     }
 
-    /// The place of a call that is over.
+    /// Returns the bulkhead place of a call that is over.
     fn place(&mut self) -> Option<BulkheadPermit> {
         self.visit.place(&self.scene.endpoint.state, self.scene.clock)
     }
 
-    /// Nothing is held by a job that waits.
+    /// Defers a job; a waiting job holds nothing.
     fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Deferred {
         self.done = true;
         drop(self.place());
         Deferred { until, reason, progress: *self.call.progress(), resends: self.resends, at }
     }
 
-    /// Ends a call whose caller broke off its body, or sent one that is wrong.
+    /// Ends a call whose caller broke off its body or sent an invalid one.
     fn blamed(&mut self, blame: Blame, now: Now) -> Driven {
         let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
         let finish = self.cancel(code, now);
@@ -270,7 +270,7 @@ pub async fn drive<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<
     }
 }
 
-/// Runs a job from where it was until it ends, or until it has to wait.
+/// Runs a job from its progress until it ends or has to wait.
 pub async fn drive_job<T: Transport>(
     scene: &CallContext<'_>,
     request: &CallRequest<'_>,
@@ -330,10 +330,10 @@ async fn run<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, p
                 return Driven::Aside(guarded.aside(until, reason, now));
             }
             Action::Wait { until, reason } => {
-                // Most calls never wait, so they should not carry a timer's weight either.
+                // Boxed, since most calls never wait and should not carry the size of a timer.
                 let action = Box::pin(guarded.wait(until, reason)).await;
                 now = scene.clock.now();
-                // A refusal that is being reported ends the call by itself.
+                // A pending `Settle` ends the call by itself.
                 if transport.is_abandoned() && !matches!(action, Action::Ask(Ask::Settle(_))) {
                     return guarded.blamed(Blame::Broke, now);
                 }
@@ -348,7 +348,7 @@ async fn run<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, p
     }
 }
 
-/// Waits until then, or until the program ends; whether it was the latter.
+/// Waits until then or until the process ends. Returns whether the process ends.
 async fn wait(clock: &Clock, closing: Option<&DrainDeadline>, until: Mono) -> bool {
     let Some(closing) = closing else {
         clock.sleep_until(until).await;
@@ -361,7 +361,7 @@ async fn wait(clock: &Clock, closing: Option<&DrainDeadline>, until: Mono) -> bo
     }
 }
 
-/// An attempt's result as the rules see it.
+/// Presents an attempt's result to the rules.
 fn seen<'a>(method: &'a str, result: Result<Option<RuleView<'a>>, Fault>, latency: Nanos) -> ObservedResult<'a> {
     match result {
         Ok(Some((status, headers, body))) => ObservedResult { method, result: Ok(status), headers, body, latency },
@@ -370,7 +370,7 @@ fn seen<'a>(method: &'a str, result: Result<Option<RuleView<'a>>, Fault>, latenc
     }
 }
 
-/// What a fault means that no upstream had a part in, so that no rule about the upstream can know it.
+/// Classifies faults that do not involve the upstream, so that rules about the upstream do not apply.
 fn beyond_rules(fault: Fault) -> Option<&'static Classification> {
     match fault {
         Fault::TOKEN => Some(&UNAUTHORIZED),
@@ -381,7 +381,7 @@ fn beyond_rules(fault: Fault) -> Option<&'static Classification> {
     }
 }
 
-/// A provider of tokens that says no is an answer to who we are, though no upstream gave it.
+/// A token provider's refusal concerns our credentials, though the upstream did not send it.
 const UNAUTHORIZED: Classification = Classification {
     class: Class::Auth,
     scope: Scope::Call,
@@ -393,16 +393,16 @@ const UNAUTHORIZED: Classification = Classification {
     blameless: true,
 };
 
-/// A provider of tokens may be back in a moment, and other calls give their files and ports back. The upstream was not asked.
+/// A token provider may recover soon, and local resources may become free. The upstream was not involved.
 const UNRELATED: Classification = Classification { class: Class::Transient, wait: Hint::Backoff, ..UNAUTHORIZED };
 
-/// Only an operator makes an address reachable, and no wait does.
+/// Only a change of configuration makes the address reachable; waiting does not help.
 const PROHIBITED: Classification = Classification { class: Class::Permanent, ..UNAUTHORIZED };
 
-/// A certificate that does not hold now does not hold in a second. Nothing was sent.
+/// An invalid certificate stays invalid. Nothing was sent.
 const UNTRUSTED: Classification = Classification { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
 
-/// The result of one send, and since when the upstream could answer.
+/// Returns the result of one send, and the time since which the upstream could respond.
 async fn send<T: Transport>(scene: &CallContext<'_>, transport: &mut T, outward: AttemptRequest) -> (Result<(), Fault>, Mono) {
     let started = outward.now.mono;
     if let Some(feed) = transport.upload() {
@@ -421,7 +421,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// The bound that an attempt went over, if that is how it failed.
+    /// Returns the timeout that an attempt exceeded, if it failed by one.
     fn bound(&self, fault: Fault, attempt: AttemptRequest) -> Option<Timeout> {
         match fault.kind {
             _ if fault == Fault::CONNECT_TIMEOUT => Some(Timeout::Connect),
@@ -432,7 +432,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// What happened to an attempt without a response.
+    /// Describes the failure of an attempt without a response.
     fn words(&self, fault: Fault, attempt: AttemptRequest) -> Masked {
         Masked::ours(match self.bound(fault, attempt) {
             Some(Timeout::Attempt) => format!("no response within {} (`timeout.attempt`)", attempt.timeout),
@@ -462,7 +462,7 @@ impl CallContext<'_> {
         }));
     }
 
-    /// The closing line of a call whose caller is gone; there is nobody left to answer.
+    /// Writes the closing record of a call whose caller has gone.
     fn left(&self, finish: &CallEnd, now: Now) {
         self.recorder.push(Record::Call(CallRecord {
             at: now.wall,

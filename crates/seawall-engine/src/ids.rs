@@ -1,14 +1,14 @@
-//! Ids of calls and jobs that nobody can guess: whoever knows a job's id may read its result. Their chance comes from the system's
-//! generator, for many ids at a time.
+//! Unguessable ids of calls and jobs: an id is enough to read a job's result. Random bytes come from the system's generator, for many ids
+//! at a time.
 
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
-/// Ids that one question to the system is enough for.
+/// Ids per read of the generator.
 const BATCH: usize = 64;
 const CHANCE: usize = 10;
 
-/// Makes ids, for one thread.
+/// Generates ids, for one thread.
 pub struct Ids {
     chance: [u8; BATCH * CHANCE],
     used: usize,
@@ -22,13 +22,13 @@ impl Default for Ids {
 
 impl std::fmt::Debug for Ids {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not what the next ids are made of.
+        // Without the random bytes of the next ids.
         f.debug_struct("Ids").field("used", &self.used).finish_non_exhaustive()
     }
 }
 
 impl Ids {
-    /// The id of something that begins now.
+    /// Returns a new id with this creation time.
     pub fn next(&mut self, now: Wall) -> CallId {
         if self.used == self.chance.len() {
             getrandom::fill(&mut self.chance).expect("a system that has started has random numbers");

@@ -47,11 +47,11 @@ pub use record::Record;
 pub use seawall_core::guard::State as BreakerState;
 pub use seawall_core::record::{Class, Code, ErrorKind, Reason};
 
-/// Sixty-four bits from the system's generator: where chance enters, once per thread.
+/// Returns 64 bits from the system's generator: the only source of randomness, read once per thread.
 #[must_use]
 pub fn entropy() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
-        // Without a system generator the address of a fresh allocation and the clock must do; nothing secret hangs on it.
+        // Without a system generator the clock serves as seed; no secret depends on it.
         let clock = Clock::start().now();
         clock.mono.0 ^ clock.wall.0.unsigned_abs()
     })

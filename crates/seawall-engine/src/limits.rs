@@ -1,4 +1,4 @@
-//! Rate limits of this process: the core's cells by key behind short locks, layers taken together or not at all.
+//! Rate limits of this process: the core's cells by key behind short locks. A call takes all layers or none.
 
 use crate::credential_pauses::CredentialMark;
 use crate::locked_cell::Locked;
@@ -19,10 +19,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Keys that one limit tells apart before newcomers share a cell.
+/// Maximum keys of one limit; further keys share a cell.
 const MAX_KEYS: u32 = 1_000_000;
 
-/// Who asks, as far as limits tell callers apart.
+/// The caller, as far as limits distinguish callers.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitSubject<'a> {
     pub ip: IpAddr,
@@ -30,27 +30,27 @@ pub struct LimitSubject<'a> {
     pub user: &'a str,
     pub tenant: &'a str,
     pub headers: &'a HeaderMap,
-    /// The id of the key that is to be used, once it is known.
+    /// The id of the leased key, once it is known.
     pub credential: &'a str,
     /// The caller's own credential.
     pub mark: CredentialMark,
 }
 
 impl<'a> LimitSubject<'a> {
-    /// Whoever asks from within this process: a job, or a row of a batch.
+    /// Returns the subject of a call from within this process: a job, or a row of a batch.
     #[must_use]
     pub fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
         Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "", mark: CredentialMark::default() }
     }
 
-    /// The same number for all calls of one caller, or with one credential.
+    /// Returns a number that is equal for all calls of one caller with one credential.
     pub(crate) fn number_of_caller(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.caller, self.user, self.tenant, self.mark).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The same number for all calls that limits count alike, which look at headers where `with_headers` says so.
+    /// Returns a number that is equal for all calls that limits count together; includes headers if `with_headers` is set.
     pub(crate) fn number(&self, with_headers: bool) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.ip, self.caller, self.user, self.tenant, self.mark).hash(&mut hasher);
@@ -64,7 +64,7 @@ impl<'a> LimitSubject<'a> {
 /// The cells of one limit, by key.
 ///
 /// Layers of several endpoints may share them, each endpoint in its own order. A thread that locks several tables locks
-/// them by ascending `rank`, so that two threads never wait for each other.
+/// them by ascending `rank`, which prevents deadlocks.
 #[derive(Debug)]
 struct KeyedCells {
     rank: u64,
@@ -88,7 +88,7 @@ pub struct LimitLayer {
     spec: policy::LimitPolicy,
     limit: Gcra,
     cells: Arc<KeyedCells>,
-    /// What tells it from the other limits of a configuration, on every instance alike.
+    /// Identifies the limit within a configuration, equally on every instance.
     place: Arc<str>,
     refused: Arc<AtomicU64>,
     shadowed: Arc<AtomicU64>,
@@ -107,7 +107,7 @@ impl LimitLayer {
         }
     }
 
-    /// The same limit, known by this place.
+    /// Sets the place that identifies the limit.
     #[must_use]
     pub fn at(mut self, place: &str) -> Self {
         self.place = Arc::from(place);
@@ -119,7 +119,7 @@ impl LimitLayer {
         &self.place
     }
 
-    /// The same cells under a changed rate: nobody gets a burst from the change itself.
+    /// Keeps the cells under a changed rate; the change itself grants no burst.
     #[must_use]
     pub fn changed(&self, spec: &policy::LimitPolicy, now: Mono) -> Self {
         let limit = Gcra::from(spec);
@@ -129,7 +129,7 @@ impl LimitLayer {
         Self { limit, spec: spec.clone(), ..self.clone() }
     }
 
-    /// Whom it counts apart, by a name that is the same on every instance and gives nobody away.
+    /// Returns the hashed key of a subject, equal on every instance; it reveals no name.
     pub(crate) fn stable_key(&self, who: &LimitSubject<'_>, names: &EndpointNames) -> String {
         let mut hash = Sha256::new();
         each_part(&self.spec, who, names, |bytes| {
@@ -139,7 +139,7 @@ impl LimitLayer {
         hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// `RateLimit-Policy` and `RateLimit` (IETF draft) for layers with what is left in them and when they are full again.
+    /// Builds `RateLimit-Policy` and `RateLimit` (IETF draft) from layers with their remaining tokens and the time until they are full.
     pub(crate) fn fields<'a>(states: impl Iterator<Item = (&'a Self, u64, Nanos)>) -> Option<(String, String)> {
         let (mut policies, mut limits) = (Vec::new(), Vec::new());
         for (layer, remaining, reset) in states.filter(|(layer, ..)| layer.mode() == Mode::Enforce) {
@@ -160,25 +160,25 @@ impl LimitLayer {
         &self.spec.name
     }
 
-    /// Whether both count in the same cells.
+    /// Returns whether both share cells.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cells, &other.cells)
     }
 
-    /// Keys it tells apart at the moment.
+    /// Returns the current number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.cells.lock().len()
     }
 
-    /// Calls it refused, and calls it would have refused.
+    /// Returns the numbers of refused calls and of calls that shadow mode would have refused.
     #[must_use]
     pub fn refusals(&self) -> (u64, u64) {
         (self.refused.load(Ordering::Relaxed), self.shadowed.load(Ordering::Relaxed))
     }
 
-    /// How much of its burst this caller has used up.
+    /// Returns the used share of the burst for this caller.
     #[must_use]
     pub fn used_share(&self, who: &LimitSubject<'_>, names: &EndpointNames, now: Mono) -> Option<f64> {
         let cell = *self.cells.lock().find(key(&self.spec, who, names))?;
@@ -203,7 +203,7 @@ pub struct EndpointLimits {
     lock_order: Vec<usize>,
 }
 
-/// What a call took, so that it can be given back and shown.
+/// The tokens that a call took, so that they can be given back and shown.
 #[derive(Clone, Debug, Default)]
 pub struct AdmittedLayers {
     keys: Few<u128>,
@@ -211,10 +211,10 @@ pub struct AdmittedLayers {
     shadowed: u32,
 }
 
-/// As many as an endpoint usually has layers, without an allocation.
+/// Avoids an allocation for the usual number of layers.
 type Few<T> = SmallVec<[T; 4]>;
 
-/// Makes keys that nobody outside can aim at: its own key is drawn at the start.
+/// Hashes keys with a random seed drawn at the start, so that collisions cannot be constructed.
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
     let drawn = || RandomState::new().build_hasher().finish();
     SipHasher13::new_with_keys(drawn(), drawn())
@@ -225,7 +225,7 @@ impl EndpointLimits {
     pub fn new(layers: Vec<LimitLayer>) -> Self {
         let mut distinct: Vec<LimitLayer> = Vec::with_capacity(layers.len());
         for layer in layers.into_iter().filter(|layer| layer.mode() != Mode::Off) {
-            // A limit that is listed twice counts once: its table cannot be locked twice by one thread.
+            // A limit that is listed twice counts once: one thread cannot lock its table twice.
             if !distinct.iter().any(|other| other.is_same(&layer)) {
                 distinct.push(layer);
             }
@@ -235,7 +235,7 @@ impl EndpointLimits {
         Self { layers: distinct, lock_order }
     }
 
-    /// Those that count by credential apart from the others, since they cannot be counted before the credential is known.
+    /// Separates limits per credential, which cannot be counted before the credential is known.
     #[must_use]
     pub fn by_credential(self) -> (Self, Self) {
         let (with, without) = self.layers.into_iter().partition(|layer| layer.spec.key.contains(&LimitKey::Key));
@@ -252,7 +252,7 @@ impl EndpointLimits {
         self.layers.is_empty()
     }
 
-    /// Whether any of them counts by what a caller's headers say.
+    /// Returns whether any of them depends on a caller's headers.
     #[must_use]
     pub fn look_at_headers(&self) -> bool {
         self.layers.iter().flat_map(|layer| &layer.spec.key).any(|key| matches!(key, LimitKey::Header(_)))
@@ -273,7 +273,7 @@ impl EndpointLimits {
         (answers.into(), taken)
     }
 
-    /// Counts which layer refused, or which would have.
+    /// Counts the layers that refused, or would have refused in shadow mode.
     pub(crate) fn count(&self, refused: Option<usize>, shadowed: u64) {
         if let Some(layer) = refused.and_then(|at| self.layers.get(at)) {
             layer.refused.fetch_add(1, Ordering::Relaxed);
@@ -285,12 +285,12 @@ impl EndpointLimits {
         }
     }
 
-    /// Gives back what was taken for a call that was then refused by us.
+    /// Gives tokens back for a call that we refused afterwards.
     pub fn refund(&self, taken: &AdmittedLayers, cost: u64, now: Mono) {
         self.with_cells(&taken.keys, now, |layers| layered::refund(layers, taken.at, cost, taken.shadowed));
     }
 
-    /// `RateLimit-Policy` and `RateLimit` as they stand for this caller.
+    /// Returns the current `RateLimit-Policy` and `RateLimit` of this caller.
     #[must_use]
     pub fn fields(&self, taken: &AdmittedLayers, now: Mono) -> Option<(String, String)> {
         LimitLayer::fields(self.layers.iter().zip(&taken.keys).map(|(layer, key)| {
@@ -300,14 +300,14 @@ impl EndpointLimits {
         }))
     }
 
-    /// What one of so many instances may admit by itself, counted in the same cells.
+    /// Returns the share of one of `instances` instances, counted in the same cells.
     #[must_use]
     pub fn share(&self, instances: u32) -> Self {
         let layer = |layer: &LimitLayer| LimitLayer { limit: Gcra::from(&layer.spec.share(instances)), ..layer.clone() };
         Self { layers: self.layers.iter().map(layer).collect(), lock_order: self.lock_order.clone() }
     }
 
-    /// Lends the cells of all layers at once.
+    /// Runs `act` on the cells of all layers at once.
     fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Gcra, &mut LimitCell)]) -> R) -> R {
         let mut tables: Few<Option<MutexGuard<'_, CellTable>>> = self.layers.iter().map(|_| None).collect();
         for at in &self.lock_order {
@@ -321,9 +321,9 @@ impl EndpointLimits {
     }
 }
 
-/// What a limit counts apart, as a number.
+/// Returns the key of a subject in a limit.
 fn key(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &EndpointNames) -> u128 {
-    // Every part with its length, so that no two parts can be taken for one.
+    // Every part with its length, so that different lists of parts never collide.
     let mut parts: SmallVec<[u8; 128]> = SmallVec::new();
     each_part(spec, who, names, |bytes| {
         parts.extend_from_slice(&bytes.len().to_le_bytes());
@@ -332,7 +332,7 @@ fn key(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &EndpointNames
     HASHER.hash(&parts).as_u128()
 }
 
-/// What a limit looks at, piece by piece.
+/// Writes the parts of a subject that a limit distinguishes.
 fn each_part(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &EndpointNames, mut write: impl FnMut(&[u8])) {
     for part in &spec.key {
         match part {
@@ -343,7 +343,7 @@ fn each_part(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &Endpoin
             }
             LimitKey::Ip => match who.ip {
                 IpAddr::V4(ip) => write(&ip.octets()),
-                // A subscriber has a /64 at least; counting addresses would count nothing.
+                // A subscriber has at least a /64, so counting single addresses would limit nothing.
                 IpAddr::V6(ip) => write(&ip.octets()[..8]),
             },
             LimitKey::Caller => write(who.caller.as_bytes()),

@@ -1,5 +1,5 @@
-//! Links in a response's headers, and where they lead a caller of the gateway: a link to the upstream becomes one to the gateway,
-//! so that a client which follows it keeps its retries, limits and credentials.
+//! Rewrites links in a response's headers for a caller of the gateway: a link to the upstream becomes one to the gateway, so that a client
+//! that follows it keeps its retries, limits and credentials.
 
 use crate::runtime::{Live, LiveUpstream};
 use bytes::Bytes;
@@ -8,31 +8,31 @@ use seawall_core::config::url::Base;
 use seawall_core::request_target::{RequestTarget, dots};
 use std::borrow::Cow;
 
-/// Headers that hold URLs of the upstream's own.
+/// Headers that contain URLs of the upstream.
 pub(crate) const LINKS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, LINK, REFRESH];
 
 /// The URL by which a caller reaches an upstream through the gateway.
 #[derive(Clone, Debug, Default)]
 pub struct GatewayUrl {
-    /// Host and port as the caller wrote them, nothing where it wrote none or no host.
+    /// Host and port as the caller wrote them; `None` if it wrote no host.
     authority: Option<Bytes>,
     is_tls: bool,
     /// The path names the upstream: `/{upstream}/…`.
     is_prefixed: bool,
-    /// The path is nothing but that name.
+    /// The path consists of that name alone.
     is_bare: bool,
-    /// The port is the upstream's own.
+    /// The port belongs to the upstream.
     is_own_port: bool,
 }
 
 impl GatewayUrl {
-    /// `prefix` bytes of the request's path name the upstream.
+    /// Builds the URL of a request; the first `prefix` bytes of its path name the upstream.
     #[must_use]
     pub const fn new(authority: Option<Bytes>, is_tls: bool, path: &str, prefix: usize) -> Self {
         Self { authority, is_tls, is_prefixed: prefix > 0, is_bare: prefix > 0 && path.len() == prefix, is_own_port: false }
     }
 
-    /// The URL of a request that came by a port of the upstream's own.
+    /// Builds the URL of a request on the upstream's own port.
     #[must_use]
     pub const fn at_own_port(authority: Option<Bytes>, is_tls: bool) -> Self {
         Self { authority, is_tls, is_prefixed: false, is_bare: false, is_own_port: true }
@@ -42,7 +42,7 @@ impl GatewayUrl {
         std::str::from_utf8(self.authority.as_deref()?).ok().filter(|text| text.is_ascii())
     }
 
-    /// The authority, where it is a host and a port and nothing else: it goes into a header.
+    /// Returns the authority if it consists of host and port alone, because a header will contain it.
     fn checked_authority(&self) -> Option<&str> {
         let authority = self.authority_text()?;
         let base = Base::parse(&format!("http://{authority}")).ok()?;
@@ -50,17 +50,17 @@ impl GatewayUrl {
     }
 }
 
-/// One response's links, on their way to one caller.
+/// The links of one response for one caller.
 #[derive(Debug)]
 pub struct Links<'a> {
     pub live: &'a Live,
     pub upstream: &'a LiveUpstream,
-    /// Path and query of the request, as the upstream got them.
+    /// Path and query of the request, as sent to the upstream.
     pub target: &'a str,
     pub url: &'a GatewayUrl,
 }
 
-/// The form in which a reference is written, and the path with its query that it leads to.
+/// The form of a reference, and the path with query that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form<'a> {
     Absolute(Cow<'a, str>),
@@ -70,13 +70,13 @@ enum Form<'a> {
 }
 
 impl Links<'_> {
-    /// Whether there may be any.
+    /// Returns whether the headers may contain links.
     #[must_use]
     pub fn are_in(headers: &HeaderMap) -> bool {
         LINKS.iter().any(|name| headers.contains_key(name))
     }
 
-    /// Points those links to the gateway that point to the upstream.
+    /// Rewrites links to the upstream into links to the gateway.
     pub fn rewrite(&self, headers: &mut HeaderMap) {
         for name in LINKS.iter().filter(|name| headers.contains_key(*name)).collect::<Vec<_>>() {
             let http::header::Entry::Occupied(mut values) = headers.entry(name) else { continue };
@@ -92,7 +92,8 @@ impl Links<'_> {
         }
     }
 
-    /// The reference that leads the caller to what this one means to the upstream; nothing where it does so already, or leads elsewhere.
+    /// Returns the reference by which the caller reaches the same target through the gateway; `None` if it needs no change or refers to
+    /// another server.
     fn rewritten(&self, reference: &str) -> Option<String> {
         let (reference, fragment) = reference.find('#').map_or((reference, ""), |at| reference.split_at(at));
         let form = self.form(reference)?;
@@ -100,7 +101,7 @@ impl Links<'_> {
         let authority = self.url.checked_authority();
         let scheme = if self.url.is_tls { "https" } else { "http" };
         let Some(ours) = self.gateway_path(path) else {
-            // A path alone would be one of the gateway's to the caller.
+            // To the caller, a bare path would belong to the gateway.
             let origin = Base { path: String::new(), ..self.upstream.spec.url.clone() };
             return matches!(form, Form::Rooted(_) | Form::Relative(_)).then(|| format!("{origin}{path}{fragment}"));
         };
@@ -110,7 +111,7 @@ impl Links<'_> {
         match (form, authority) {
             (Form::Absolute(_), Some(authority)) => Some(format!("{scheme}://{authority}{ours}{fragment}")),
             (Form::SchemeRelative(_), Some(authority)) => Some(format!("//{authority}{ours}{fragment}")),
-            // Two slashes in front would make a host of the first segment.
+            // Two leading slashes would make the first segment a host.
             (Form::Rooted(_) | Form::Relative(_), Some(authority)) if ours.starts_with("//") => {
                 Some(format!("{scheme}://{authority}{ours}{fragment}"))
             }
@@ -119,7 +120,7 @@ impl Links<'_> {
         }
     }
 
-    /// What a reference means to the upstream; nothing where it means the request's own URL, or another server.
+    /// Resolves a reference from the upstream's view; `None` if it refers to the request's own URL or to another server.
     fn form<'r>(&self, reference: &'r str) -> Option<Form<'r>> {
         let base = &self.upstream.spec.url;
         let own_scheme = if base.tls { "https" } else { "http" };
@@ -141,11 +142,11 @@ impl Links<'_> {
         }
     }
 
-    /// The gateway's path for a path of the upstream's; nothing where no request through the gateway leads there.
+    /// Returns the gateway's path for an upstream path, or `None` if no request through the gateway reaches it.
     fn gateway_path(&self, path: &str) -> Option<String> {
         let base = &self.upstream.spec.url;
         let below = path.strip_prefix(&base.path).filter(|below| below.starts_with('/'))?;
-        // Clients write spaces as they should be.
+        // Clients encode spaces before they send the request.
         let sent = below.replace(' ', "%20");
         if RequestTarget::new(sent.as_str()).is_err() || (!base.path.is_empty() && dots::escapes(&sent)) {
             return None;
@@ -156,7 +157,7 @@ impl Links<'_> {
         Some(format!("{prefix}{below}"))
     }
 
-    /// Whether the gateway sends such a request to this upstream, with all of its path behind the prefix.
+    /// Returns whether the gateway routes such a request to this upstream, with the whole path behind the prefix.
     fn leads_here(&self, target: &str, prefix: usize) -> bool {
         let path = target.split('?').next().unwrap_or(target);
         let host = || self.url.authority_text().unwrap_or("");
@@ -166,7 +167,7 @@ impl Links<'_> {
         !path.starts_with("/-/") && is_routed()
     }
 
-    /// What the caller makes of a reference without scheme, host and root, of which it knows only its own path.
+    /// Resolves a relative reference from the caller's view, which knows only its own path.
     fn resolved_by_caller(&self, reference: &str) -> String {
         let prefix = if self.url.is_prefixed { &*format!("/{}", self.upstream.spec.name) } else { "" };
         let below = self.target.get(self.upstream.spec.url.path.len()..).unwrap_or("");
@@ -174,7 +175,7 @@ impl Links<'_> {
     }
 }
 
-/// The path and query of a URL behind its scheme and `//`, where it is one of this origin. Whoever names a user means something else.
+/// Returns path and query of a URL behind its scheme and `//`, if its origin is this one. A URL with a user part is never rewritten.
 fn is_of<'r>(base: &Base, scheme: &str, rest: &'r str) -> Option<Cow<'r, str>> {
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let origin = Base::parse(&format!("{}://{authority}", scheme.to_ascii_lowercase())).ok()?;
@@ -184,7 +185,7 @@ fn is_of<'r>(base: &Base, scheme: &str, rest: &'r str) -> Option<Cow<'r, str>> {
     Some(if path.starts_with('/') { without_dots(path) } else { Cow::Owned(format!("/{path}")) })
 }
 
-/// The scheme of a reference that has one.
+/// Returns the scheme of a reference, if it has one.
 fn scheme(reference: &str) -> Option<&str> {
     let scheme = &reference[..reference.find([':', '/', '?'])?];
     let is_scheme = reference[scheme.len()..].starts_with(':')
@@ -193,7 +194,7 @@ fn scheme(reference: &str) -> Option<&str> {
     is_scheme.then_some(scheme)
 }
 
-/// A relative reference, beside the path that it was said at (RFC 3986 §5.2).
+/// Resolves a relative reference against a path (RFC 3986 §5.2).
 fn resolve(at: &str, reference: &str) -> String {
     let path = at.split('?').next().unwrap_or(at);
     let folder = &path[..path.rfind('/').map_or(0, |slash| slash + 1)];
@@ -201,7 +202,7 @@ fn resolve(at: &str, reference: &str) -> String {
     without_dots(&joined).into_owned()
 }
 
-/// A path without dot segments, which clients take out before they ask; its query as it is.
+/// Removes dot segments from a path, as clients do before they send the request; keeps the query.
 fn without_dots(target: &str) -> Cow<'_, str> {
     let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
     let is_dotted = |segment: &str| matches!(dotted(segment), 1 | 2);
@@ -226,7 +227,7 @@ fn without_dots(target: &str) -> Cow<'_, str> {
     Cow::Owned(format!("/{}{query}", kept.join("/")))
 }
 
-/// How many dots a segment is made of, if of one or two; `%2e` is one.
+/// Returns the number of dots if a segment consists of one or two dots; `%2e` counts as a dot.
 fn dotted(segment: &str) -> usize {
     let mut rest = segment;
     for dots in 0..3 {
@@ -240,7 +241,7 @@ fn dotted(segment: &str) -> usize {
     0
 }
 
-/// The value of one of these headers with some of its references replaced; nothing where none was.
+/// Replaces some references in the value of one of these headers; `None` if none was replaced.
 fn map_references(name: &HeaderName, text: &str, mut map: impl FnMut(&str) -> Option<String>) -> Option<String> {
     if *name == LINK {
         return map_link(text, map);
@@ -253,7 +254,7 @@ fn map_references(name: &HeaderName, text: &str, mut map: impl FnMut(&str) -> Op
     map(reference.trim()).map(|mapped| format!("{before}{mapped}{after}"))
 }
 
-/// Where the URL of `5; url=/x` begins; at the end where there is none.
+/// Returns the start of the URL in `5; url=/x`; the end of the text if there is none.
 fn refresh(text: &str) -> usize {
     let Some(joint) = text.find([';', ',']) else { return text.len() };
     let skip = |at: usize| at + text[at..].len() - text[at..].trim_start().len();
@@ -263,7 +264,7 @@ fn refresh(text: &str) -> usize {
     equals.map_or(start, |at| skip(at + 1))
 }
 
-/// `<url>; parameter="value", <url>` with some URLs replaced (RFC 8288). What is written otherwise stays.
+/// Replaces some URLs in `<url>; parameter="value", <url>` (RFC 8288). Text in another form stays.
 fn map_link(text: &str, mut map: impl FnMut(&str) -> Option<String>) -> Option<String> {
     let mut out = String::with_capacity(text.len() + 32);
     let (mut rest, mut is_mapped) = (text, false);
@@ -284,7 +285,7 @@ fn map_link(text: &str, mut map: impl FnMut(&str) -> Option<String>) -> Option<S
     is_mapped.then_some(out)
 }
 
-/// Where the next `<` is that does not stand in quotes.
+/// Returns the position of the next `<` outside of quotes.
 fn value_start(text: &str) -> Option<usize> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.bytes().position(|byte| {

@@ -2,7 +2,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
+/// A value behind a lock that ignores poisoning: the value is plain data, valid at any time.
 #[derive(Debug)]
 pub(crate) struct Locked<T>(Mutex<T>);
 

@@ -1,5 +1,5 @@
-//! Secrets taken out of what others say, by value and in whatever form they come back: as they are, percent-encoded, escaped
-//! as JSON or HTML, or a mixture. Everything an upstream says goes through here before it is cut, kept or shown.
+//! Masks secrets in external text, by value and in any form: plain, percent-encoded, escaped as JSON or HTML, or mixed. All text from an
+//! upstream passes through here before it is truncated, stored or shown.
 
 use crate::base64::base64;
 use crate::secret::Secret;
@@ -9,21 +9,21 @@ use seawall_core::discretion::{self, REDACTED, is_secret};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Parts of a credential, and what callers send, are hidden from this length on: shorter ones may be a word of any text.
+/// Minimum length of masked parts of a credential and of callers' secrets: shorter ones may occur in any text.
 const MIN_PART: usize = 6;
-/// A text that ends with at least these characters of a secret has a secret that was cut.
+/// A text that ends with at least this many characters of a secret counts as a truncated secret.
 const MIN_CUT: usize = 4;
-/// Backslashes that may stand before one escaped character: JSON within JSON within JSON.
+/// Maximum backslashes before one escaped character: three levels of JSON.
 const MAX_BACKSLASHES: usize = 8;
-/// The longest way in which one character is written: two halves of a surrogate pair.
+/// Maximum length of one escaped character: two halves of a surrogate pair.
 const MAX_ESCAPE: usize = 12;
 
-/// Our own words, or those of others after a [`Mask`]: the only texts that records, letters and exports take.
+/// Our own text, or external text after a [`Mask`]. Records, letters and exports accept only this type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Masked(String);
 
 impl Masked {
-    /// Words that this program made up, without anything that others said.
+    /// Wraps text of this program, without any external part.
     #[must_use]
     pub fn ours(words: impl Into<String>) -> Self {
         Self(words.into())
@@ -54,7 +54,7 @@ impl std::fmt::Display for Masked {
     }
 }
 
-/// The secrets that may not be seen in a text.
+/// A set of secrets to be masked.
 #[derive(Clone, Default)]
 pub struct Mask {
     hidden: Vec<Hidden>,
@@ -63,7 +63,7 @@ pub struct Mask {
 #[derive(Clone)]
 struct Hidden {
     secret: Arc<str>,
-    /// The text in its place.
+    /// The replacement text.
     shown: Arc<str>,
 }
 
@@ -85,8 +85,7 @@ impl Mask {
         }
     }
 
-    /// Hides `user:password` as a whole, in base64, and its password; the user where the password is empty, as some APIs take
-    /// their keys.
+    /// Masks `user:password` as a whole, in base64, and its password; the user if the password is empty, as some APIs expect keys there.
     pub(crate) fn hide_basic(&mut self, pair: &str, shown: &str) {
         self.hide(pair, shown);
         let encoded = base64(pair.as_bytes());
@@ -104,12 +103,12 @@ impl Mask {
         }
     }
 
-    /// Hides what a caller sent along in confidence: the values of headers and parameters that are called like secrets.
+    /// Masks a caller's secrets: values of headers and parameters with names that suggest secrets.
     #[must_use]
     pub fn and_request<'a>(mut self, headers: impl Iterator<Item = (&'a str, &'a str)>, target: &str) -> Self {
         for (_, value) in headers.filter(|(name, _)| is_secret(name)) {
             for part in value.split("; ").chain([value]) {
-                // A scheme, or the name of a cookie, stands before the secret and is none.
+                // A scheme, or the name of a cookie, precedes the secret and is not secret.
                 let last = part.rsplit(' ').next().unwrap_or(part);
                 self.hide_part(last, REDACTED);
                 self.hide_part(last.split_once('=').map_or(last, |(_, value)| value), REDACTED);
@@ -133,7 +132,7 @@ impl Mask {
         self
     }
 
-    /// Hides a URL that is a secret itself, and its path, which receivers repeat.
+    /// Masks a URL that is a secret itself, and its path, which receivers repeat.
     #[must_use]
     pub fn and_url(mut self, url: &str) -> Self {
         self.hide_part(url, REDACTED);
@@ -142,19 +141,19 @@ impl Mask {
         self
     }
 
-    /// The words without the secrets. What is not UTF-8 is replaced afterwards, so that it hides nothing.
+    /// Masks a text. Invalid UTF-8 is replaced after masking, so that it cannot hide a secret.
     #[must_use]
     pub fn words(&self, said: &[u8]) -> Masked {
         Masked(String::from_utf8_lossy(&self.bytes(said)).into_owned())
     }
 
-    /// The bytes without the secrets.
+    /// Masks bytes.
     #[must_use]
     pub fn bytes<'a>(&self, said: &'a [u8]) -> Cow<'a, [u8]> {
         self.replaced(said, |hidden| &hidden.shown)
     }
 
-    /// A body without the secrets; the same one where it has none.
+    /// Masks a body; returns the same buffer if there is nothing to mask.
     #[must_use]
     pub fn body(&self, body: &Bytes) -> Bytes {
         match self.bytes(body) {
@@ -163,7 +162,7 @@ impl Mask {
         }
     }
 
-    /// The value of a header without the secrets, in ASCII as headers are.
+    /// Masks the value of a header, with an ASCII replacement.
     #[must_use]
     pub fn field<'a>(&self, value: &'a [u8]) -> Cow<'a, [u8]> {
         self.replaced(value, |_| REDACTED)
@@ -173,7 +172,7 @@ impl Mask {
         let begins = self.first_bytes();
         let mut out: Option<Vec<u8>> = None;
         let mut at = 0;
-        // Bytes before this one are in `out` already.
+        // Bytes before this position have been copied to `out`.
         let mut kept = 0;
         while let Some(skipped) = said.get(at..).and_then(|rest| rest.iter().position(|byte| begins[usize::from(*byte)])) {
             at += skipped;
@@ -197,7 +196,7 @@ impl Mask {
         }
     }
 
-    /// The bytes with which a secret may begin, in any form. Most positions of a text are passed over by one look at this table.
+    /// Returns the first bytes of all secrets, in any form. Most positions of a text are skipped by one lookup in this table.
     fn first_bytes(&self) -> [bool; 256] {
         let mut begins = [false; 256];
         for first in self.hidden.iter().filter_map(|hidden| hidden.secret.bytes().next()) {
@@ -211,7 +210,7 @@ impl Mask {
     }
 }
 
-/// The pair behind `Basic …`.
+/// Decodes the pair in `Basic …`.
 fn basic_pair(value: &str) -> Option<String> {
     let (scheme, encoded) = value.split_at_checked(6)?;
     scheme.eq_ignore_ascii_case("basic ").then_some(())?;
@@ -235,9 +234,9 @@ fn basic_pair(value: &str) -> Option<String> {
     String::from_utf8(pair).ok()
 }
 
-/// The number of bytes at the start of a text that are this secret, in any form, or its beginning if the text ends within it.
+/// Returns how many bytes at the start of a text are this secret, in any form, or its beginning if the text ends within it.
 fn written(secret: &str, text: &[u8]) -> Option<usize> {
-    // Every place that the characters so far may end at. Escapes are ambiguous: `%2541` is `%41`, or `A` encoded twice.
+    // All possible end positions of the characters so far. Escapes are ambiguous: `%2541` is `%41`, or `A` encoded twice.
     let mut ends = vec![0];
     for (matched, c) in secret.chars().enumerate() {
         let is_cut = |end: &usize| is_cut_off(&text[*end..]);
@@ -260,7 +259,7 @@ fn written(secret: &str, text: &[u8]) -> Option<usize> {
     ends.into_iter().max()
 }
 
-/// Whether a text ends here, or within the character or the escape that begins here.
+/// Returns whether the text ends here, or within the character or escape that begins here.
 fn is_cut_off(rest: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'#' | b'\\');
     match rest.split_first() {
@@ -273,7 +272,7 @@ fn is_cut_off(rest: &[u8]) -> bool {
     }
 }
 
-/// Every way in which a text may begin with this character, by the number of its bytes.
+/// Reports the length of each encoding of this character at the start of the text.
 fn spellings(c: char, text: &[u8], mut found: impl FnMut(usize)) {
     let mut utf8 = [0; 4];
     let utf8 = c.encode_utf8(&mut utf8).as_bytes();
@@ -289,7 +288,7 @@ fn spellings(c: char, text: &[u8], mut found: impl FnMut(usize)) {
     }
 }
 
-/// `%41`, and `%2541` where it was encoded twice.
+/// Matches `%41`, or `%2541` if encoded twice.
 fn percent(utf8: &[u8], text: &[u8], mut found: impl FnMut(usize)) {
     let (mut once, mut often) = (Some(0), Some(0));
     for byte in utf8 {
@@ -306,7 +305,7 @@ fn percent(utf8: &[u8], text: &[u8], mut found: impl FnMut(usize)) {
     once.into_iter().chain(often).for_each(&mut found);
 }
 
-/// `\"`, `\/`, `\u00e9`, with as many backslashes as the levels of JSON ask for.
+/// Matches `\"`, `\/`, `\u00e9`, with the backslashes of several levels of JSON.
 fn escaped(c: char, text: &[u8], mut found: impl FnMut(usize)) {
     let slashes = text.iter().take(MAX_BACKSLASHES).take_while(|byte| **byte == b'\\').count();
     if c == '\\' {
@@ -338,7 +337,7 @@ fn escaped(c: char, text: &[u8], mut found: impl FnMut(usize)) {
     found(length);
 }
 
-/// `&amp;`, `&#38;`, `&#x26;`.
+/// Matches `&amp;`, `&#38;`, `&#x26;`.
 fn entity(c: char, text: &[u8]) -> Option<usize> {
     let end = text.iter().take(MAX_ESCAPE).position(|byte| *byte == b';')?;
     let name = std::str::from_utf8(text.get(1..end)?).ok()?;
@@ -364,11 +363,11 @@ fn hex(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |number, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
 }
 
-/// Looks for one credential in the headers of each response: the cheap look before a [`Mask`].
+/// Searches for one credential in the headers of each response: a cheap check before a [`Mask`].
 #[derive(Clone)]
 pub(crate) struct Probe {
     raw: Finder<'static>,
-    /// Only if percent-encoding changes the secret.
+    /// Set if percent-encoding changes the secret.
     encoded: Option<Finder<'static>>,
 }
 
@@ -384,8 +383,8 @@ impl Probe {
         Self { raw: finder(secret), encoded: (encoded != secret).then(|| finder(encoded)) }
     }
 
-    /// Whether the credential may be in there. A percent sign, backslash or ampersand may begin an escape of it, so that the
-    /// [`Mask`] has to look itself.
+    /// Returns whether the credential may occur. A percent sign, backslash or ampersand may begin an escaped form, so the [`Mask`] must
+    /// search then.
     pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
         memchr::memchr3(b'%', b'\\', b'&', bytes).is_some()
             || self.raw.find(bytes).is_some()

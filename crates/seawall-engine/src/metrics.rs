@@ -1,5 +1,5 @@
-//! Counters and histograms, kept by the writer of records so that no request pays for them, and rendered as Prometheus
-//! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
+//! Counters and histograms, updated by the record writer so that requests pay nothing, and rendered as Prometheus text. Label sets are
+//! bounded: names come from the configuration, all other values from closed sets.
 
 use crate::locked_cell::Locked;
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, Record};
@@ -54,11 +54,11 @@ impl SharedHistogram {
     }
 }
 
-/// Calls that succeeded at once, counted where they happen: all that records of them would have told the metrics.
+/// Counts calls that succeeded at once, without records: metrics need nothing else from them.
 #[derive(Debug, Default)]
 pub(crate) struct SuccessTally(HistogramBuckets);
 
-/// A histogram that threads share. The last place is for what is above every bound.
+/// A histogram shared by threads. The last bucket is for values above every bound.
 #[derive(Debug, Default)]
 struct HistogramBuckets {
     buckets: [AtomicU64; BOUNDS_MS.len() + 1],
@@ -66,7 +66,7 @@ struct HistogramBuckets {
 }
 
 impl SuccessTally {
-    /// One attempt and the call that it was, which took equally long.
+    /// Counts one attempt and its call, which took equally long.
     #[inline]
     pub(crate) fn succeeded(&self, latency: Nanos) {
         self.0.mark(latency);
@@ -94,7 +94,7 @@ impl HistogramBuckets {
     }
 }
 
-/// The bucket of a length; the number of bounds where none is high enough.
+/// Returns the bucket of a length; the number of bounds if it exceeds all.
 #[inline]
 fn place(length: Nanos) -> usize {
     BOUNDS_MS.iter().position(|bound_ms| length <= Nanos::from_millis(u64::from(*bound_ms))).unwrap_or(BOUNDS_MS.len())
@@ -114,13 +114,13 @@ struct EndpointCounts {
     call_seconds: SharedHistogram,
 }
 
-/// What one scrape says about an endpoint's outcomes, for the demo and for tests.
+/// Counts of an endpoint's outcomes in one scrape, for the demo and for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointTotals {
     pub calls: u64,
     pub successes: u64,
     pub attempts: u64,
-    /// Sends that replaced a connection which had died; no attempt counts them.
+    /// Sends that replaced a dead connection; attempts do not count them.
     pub resends: u64,
     pub retries: u64,
 }
@@ -137,10 +137,10 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn count(&self, records: &[Record]) {
         let mut all = self.0.lock();
-        // A call's records follow each other, so that most need not be looked for.
+        // Records of one call follow each other, so most lookups are skipped.
         let mut last: Option<(&Arc<EndpointNames>, &mut EndpointCounts)> = None;
         for record in records {
-            // Whoever leaves a note counts it.
+            // The reporter of a note counts it.
             let Some(names) = record.names() else { continue };
             let counts = match last {
                 Some((same, counts)) if Arc::ptr_eq(same, names) => counts,
@@ -150,7 +150,7 @@ impl Metrics {
                 Record::Attempt(record) => counts.attempt(record),
                 Record::Call(record) => counts.call(record),
                 Record::Idle(_) => *counts.timeouts.entry(Timeout::Idle).or_default() += 1,
-                // The call's own record says how it ended.
+                // The call's own record has its outcome.
                 Record::Token(_) | Record::Note(_) => {}
                 Record::Breaker(BreakerRecord { change, .. }) => {
                     *counts.transitions.entry((change.from.as_str(), change.to.as_str())).or_default() += 1;
@@ -160,7 +160,7 @@ impl Metrics {
         }
     }
 
-    /// Takes over what was counted without records.
+    /// Adds calls that were counted without records.
     pub(crate) fn absorb(&self, names: &Arc<EndpointNames>, caller: &Arc<str>, tally: &SuccessTally) {
         let mut all = self.0.lock();
         let counts = all.entry(Arc::clone(names)).or_default();
@@ -188,7 +188,7 @@ impl Metrics {
         totals
     }
 
-    /// The counters and histograms as Prometheus text.
+    /// Renders the counters and histograms as Prometheus text.
     pub fn render(&self, out: &mut String) {
         let counts = self.0.lock();
         let mut sorted: Vec<(&Arc<EndpointNames>, &EndpointCounts)> = counts.iter().collect();
@@ -240,7 +240,7 @@ impl Metrics {
     }
 }
 
-/// Families that do not tell endpoints apart.
+/// Renders families without endpoint labels.
 fn per_upstream(out: &mut String, sorted: &[(&Arc<EndpointNames>, &EndpointCounts)]) {
     let mut rejections: BTreeMap<(&'static str, &'static str, &str), u64> = BTreeMap::new();
     let mut timeouts: BTreeMap<(&str, Timeout), u64> = BTreeMap::new();
@@ -270,7 +270,7 @@ impl EndpointCounts {
         if attempt.is_repeated() {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }
-        // Nobody knows how long an attempt would have taken that its caller gave up.
+        // The latency of an attempt that its caller abandoned is unknown.
         if attempt.status != AttemptStatus::CircuitOpen && attempt.outcome() != Code::Cancelled.as_str() {
             self.attempt_seconds.observe(attempt.latency);
         }
@@ -288,18 +288,18 @@ impl EndpointCounts {
     }
 }
 
-/// The two lines that open a family.
+/// Writes the two lines that open a family.
 pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     put(out, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
 }
 
-/// `upstream="…",endpoint="…"`.
+/// Returns `upstream="…",endpoint="…"`.
 #[must_use]
 pub fn labels(names: &EndpointNames) -> String {
     format!("upstream=\"{}\",endpoint=\"{}\"", escape(&names.upstream), escape(&names.endpoint))
 }
 
-/// A label's value, as the text format wants it.
+/// Escapes a label's value for the text format.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")

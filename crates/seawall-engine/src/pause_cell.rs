@@ -1,22 +1,22 @@
-//! A provider's pause, shared by threads. While there is none, asking costs one atomic read.
+//! A provider's pause, shared by threads. Without a pause, a check costs one atomic read.
 
 use parking_lot::Mutex;
 use seawall_core::guard::PauseState;
 use seawall_core::time::{Mono, Nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How soon an instance asks Redis again about a pause that it has heard of, so that a lifted pause is soon over everywhere.
+/// Interval at which an instance asks Redis again about a known pause, so that a lifted pause ends everywhere soon.
 const RECHECK: Nanos = Nanos::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct PauseCell {
-    /// The end of `pause`: before it, the lock is worth taking.
+    /// The end of `pause`; after it, the lock need not be taken.
     until: AtomicU64,
     pause: Mutex<PauseState>,
 }
 
 impl PauseCell {
-    /// Whether a call may be sent; otherwise when the pause ends.
+    /// Returns whether a call may be sent; otherwise when the pause ends.
     #[inline]
     pub(crate) fn admit(&self, now: Mono) -> Result<(), Mono> {
         if self.is_over(now) { Ok(()) } else { self.with(|pause| pause.admit(now)) }
@@ -31,22 +31,22 @@ impl PauseCell {
         self.with(|pause| pause.extend(until, now));
     }
 
-    /// Takes over what Redis said of the pause.
+    /// Applies a pause reported by Redis.
     pub(crate) fn hear(&self, until: Mono, now: Mono) {
         self.with(|pause| pause.hear(until, RECHECK, now));
     }
 
-    /// Takes over from Redis that there is no pause.
+    /// Applies Redis's report that there is no pause.
     pub(crate) fn hear_end(&self) {
         self.with(PauseState::hear_end);
     }
 
-    /// Takes over from Redis that a probe has disproved the pause.
+    /// Applies Redis's report that a probe has disproved the pause.
     pub(crate) fn disprove(&self, until: Mono) {
         self.with(|pause| pause.disprove(until));
     }
 
-    /// Whether the answer to an attempt that was sent then ended the pause.
+    /// Returns whether the response to an attempt sent at that time ended the pause.
     #[inline]
     pub(crate) fn answered(&self, sent_at: Mono, now: Mono) -> bool {
         if self.is_over(now) {
@@ -62,7 +62,7 @@ impl PauseCell {
         self.with(PauseState::lift);
     }
 
-    /// When it began and when it ends, while it lasts.
+    /// Returns beginning and end, while it lasts.
     pub(crate) fn span(&self, now: Mono) -> Option<(Mono, Mono)> {
         self.pause.lock().span(now)
     }
@@ -70,7 +70,7 @@ impl PauseCell {
     fn with<R>(&self, act: impl FnOnce(&mut PauseState) -> R) -> R {
         let mut pause = self.pause.lock();
         let result = act(&mut pause);
-        // Written under the lock, so that it never falls behind the pause that it stands for.
+        // Written under the lock, so that it never lags behind the pause.
         self.until.store(pause.span(Mono(0)).map_or(0, |(_, until)| until.0), Ordering::Relaxed);
         result
     }

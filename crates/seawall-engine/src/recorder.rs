@@ -1,6 +1,5 @@
-//! What happened, on its way from the threads that serve to the one that writes. A request pays for a push under a
-//! short lock; formatting, counting and writing are the writer's business. When the writer falls behind, log lines are
-//! dropped and counted; nothing ever waits for a log.
+//! The queue of records from serving threads to the log writer. A request pays for a push under a short lock; the writer formats, counts
+//! and writes. If the writer falls behind, log lines are dropped and counted; requests never wait for the log.
 
 use crate::locked_cell::Locked;
 use crate::metrics;
@@ -10,12 +9,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Records that may wait for the writer. Beyond that even counting is given up, and counted.
+/// Maximum queued records. Further ones are not even counted by metrics, only as dropped.
 const MAX_WAITING: usize = 1 << 18;
-/// With more than this waiting, lines are no longer written, only counted.
+/// With more records queued, lines are no longer written, only counted.
 const MAX_WRITTEN: usize = 1 << 15;
 
-/// Bytes of samples that may wait for the writer. Beyond that a record goes without its sample.
+/// Maximum bytes of queued samples. Further records lose their samples.
 const MAX_SAMPLE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
@@ -30,7 +29,7 @@ pub struct Recorder {
     pub metrics: Metrics,
     dropped: AtomicU64,
     stopping: AtomicBool,
-    /// Nobody writes or counts: nothing is kept.
+    /// There is no writer: nothing is kept.
     silent: bool,
 }
 
@@ -47,7 +46,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// For a door that was not asked for a log: it tells what happened in its own words.
+    /// For a front end without a log, which reports in its own way.
     #[must_use]
     pub fn silent() -> Self {
         Self { silent: true, ..Self::default() }
@@ -75,13 +74,13 @@ impl Recorder {
         }
     }
 
-    /// Log lines that were not written because the writer was behind.
+    /// Returns the number of lines that were dropped because the writer was behind.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Counts everything that waits and writes its lines. `batch` and `buffer` are kept between rounds.
+    /// Counts all queued records and writes their lines. `batch` and `buffer` are reused between rounds.
     fn drain(
         &self,
         batch: &mut Vec<Record>,
@@ -110,7 +109,7 @@ impl Recorder {
             }
         }
         batch.clear();
-        // A log that cannot be written must not stop the gateway; the lines are counted as dropped.
+        // A failing log must not stop the gateway; the lines count as dropped.
         if sink.write_all(buffer).and_then(|()| sink.flush()).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -118,8 +117,8 @@ impl Recorder {
         true
     }
 
-    /// The writer's life: runs until [`Recorder::stop`], then writes what is left. `watch` is shown everything, and is
-    /// called many times a second even when nothing happens.
+    /// The writer's main loop: runs until [`Recorder::stop`], then writes the rest. `watch` gets all records, and is called many times per
+    /// second even if there are none.
     pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool, mut watch: impl FnMut(&[Record])) {
         let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
         let mut stamp = log_line::Stamp::default();
@@ -129,7 +128,7 @@ impl Recorder {
             if stopping && !busy {
                 return;
             }
-            // Waking the writer for each record would cost the request a system call; it looks by itself instead.
+            // Waking the writer for each record would cost the request a system call, so the writer polls instead.
             if !stopping {
                 std::thread::sleep(Duration::from_millis(if busy { 5 } else { 20 }));
             }

@@ -1,5 +1,5 @@
-//! A configuration put to work: secrets in hand, plans made, state attached. Immutable; a reload builds a new one and
-//! carries the state of everything that kept its name.
+//! The live state of a configuration: secrets, plans and attached state. It is immutable; a reload builds a new one and takes over the
+//! state of everything that kept its name.
 
 use crate::bulkhead::BulkheadPool;
 use crate::cache;
@@ -28,7 +28,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Numbers for upstreams' connection shelves, never used twice in a process.
+/// Ids of upstreams in the connection pool, never reused in a process.
 static IDS: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
@@ -40,40 +40,40 @@ pub struct Live {
     by_port: BTreeMap<String, usize>,
     default: Option<usize>,
     pub callers: Callers,
-    /// TLS before the gateway's listener, where there is to be any.
+    /// TLS of the gateway's listener, if configured.
     pub front: Option<Front>,
-    /// What the admin port asks for, where it asks.
+    /// The token of the admin port, if required.
     pub admin_token: Option<Secret>,
-    /// What signs callbacks, where the configuration says.
+    /// The key that signs callbacks, if configured.
     pub webhook_secret: Option<Secret>,
-    /// What signs messages to each of `config.notify`, where it says.
+    /// The keys that sign messages to each of `config.notify`, if configured.
     notify_secrets: Vec<Option<Secret>>,
-    /// Headers of each of `config.schedules` that hold secrets.
+    /// Headers with secrets of each of `config.schedules`.
     schedule_headers: Vec<Vec<SecretHeader>>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<BulkheadPool>>,
-    /// Of those pools.
+    /// Priorities of all bulkheads.
     priorities: Vec<u32>,
-    /// Where state is shared with other instances, if it is. Chosen when the process starts.
+    /// The connection to state shared with other instances, if any. Chosen when the process starts.
     pub shared: Option<Arc<RedisStore>>,
     /// Limits that span upstreams.
     global: Vec<LimitLayer>,
-    /// A number for the rules by which requests of jobs may be repeated: another one as soon as any of them is another.
+    /// A number for the rules by which jobs' requests may be repeated; it changes when any of them changes.
     pub rules: i64,
 }
 
-/// A header of a schedule's requests that ends with a secret.
+/// A header of a schedule's requests whose value ends with a secret.
 #[derive(Debug)]
 pub struct SecretHeader {
     pub name: String,
-    /// What stands before the secret.
+    /// The text before the secret.
     pub before: String,
     pub secret: Secret,
 }
 
 #[derive(Debug)]
 pub struct LiveUpstream {
-    /// Which shelf of connection pools is its own: a new one for each new URL.
+    /// Identifies its connections in the pool; a new URL gets a new id.
     pub id: u32,
     pub spec: Arc<UpstreamConfig>,
     /// In the order of `spec.endpoints`.
@@ -82,11 +82,11 @@ pub struct LiveUpstream {
     pub host: HeaderValue,
     pub credentials: Option<Credentials>,
     pub in_flight: Arc<AtomicU32>,
-    /// Calls that were repeats of another Seawall's.
+    /// Calls that another Seawall marked as its own retries.
     pub repeats: Arc<AtomicU64>,
-    /// What the cache did for it.
+    /// Counts of the cache for this upstream.
     pub cached: Arc<cache::CacheCounts>,
-    /// Limits of its own; endpoints that inherit one share its cells.
+    /// Limits of this upstream; endpoints that inherit one share its cells.
     layers: Vec<LimitLayer>,
 }
 
@@ -98,13 +98,13 @@ pub struct LiveEndpoint {
     pub route: Arc<str>,
     pub plan: Arc<CallPlan>,
     pub state: EndpointState,
-    /// What good answers look like.
+    /// The schema of successful responses.
     pub schema: Option<Schema>,
     /// The header that tells the upstream how much time is left.
     pub deadline_header: Option<HeaderName>,
 }
 
-/// What keeps a configuration from being put to work.
+/// The reason why a configuration cannot be activated.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableConfig {
     #[error(transparent)]
@@ -117,7 +117,7 @@ pub enum UnusableConfig {
     Schema { path: String, file: String, why: String },
 }
 
-/// Where a configuration's references lead.
+/// Resolves a configuration's references.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     pub vault: Vault<'a>,
@@ -132,13 +132,13 @@ impl std::fmt::Debug for Around<'_> {
 }
 
 impl Live {
-    /// What signs messages to the receiver that the configuration knows by this URL, or by this reference to one.
+    /// Returns the key that signs messages to a receiver, by its configured URL or reference.
     #[must_use]
     pub fn notify_secret(&self, url: &str) -> Option<&Secret> {
         self.config.notify.iter().zip(&self.notify_secrets).find(|(spec, _)| spec.url == url)?.1.as_ref()
     }
 
-    /// The headers with secrets of the schedule of this name; nothing where there is no such schedule.
+    /// Returns the headers with secrets of a schedule, or `None` if there is no such schedule.
     #[must_use]
     pub fn schedule_headers(&self, name: &str) -> Option<&[SecretHeader]> {
         self.config.schedules.iter().zip(&self.schedule_headers).find(|(spec, _)| spec.name == name).map(|(_, headers)| headers.as_slice())
@@ -191,7 +191,7 @@ impl Live {
         })
     }
 
-    /// Every limit, with the upstream that it belongs to; those that span upstreams have none.
+    /// Iterates over all limits with their upstreams; the name is empty for limits that span upstreams.
     pub fn layers(&self) -> impl Iterator<Item = (&str, &LimitLayer)> {
         let own = self.upstreams.iter().flat_map(|upstream| upstream.layers.iter().map(|layer| (upstream.spec.name.as_str(), layer)));
         self.global.iter().map(|layer| ("", layer)).chain(own).filter(|(_, layer)| layer.mode() != Mode::Off)
@@ -202,20 +202,20 @@ impl Live {
         self.by_name.get(name).map(|i| &self.upstreams[*i])
     }
 
-    /// The upstream whose own port listens on this address.
+    /// Returns the upstream whose own port listens on this address.
     #[must_use]
     pub fn at_port(&self, address: &str) -> Option<&Arc<LiveUpstream>> {
         self.by_port.get(address).map(|i| &self.upstreams[*i])
     }
 
-    /// How long the body of a request to this endpoint may be.
+    /// Returns the maximum body length of a request to this endpoint.
     #[must_use]
     pub fn max_body(&self, endpoint: &LiveEndpoint) -> u64 {
         endpoint.spec.policy.max_body.unwrap_or(self.config.server.max_body)
     }
 
-    /// Whether a call to this endpoint is turned away before anything is done for it, because the pools of this process
-    /// together are nearly full and others matter more. An endpoint without a pool has no priority and is never shed.
+    /// Returns whether a call to this endpoint is shed before any work is done: the bulkheads of this process together are nearly full, and
+    /// other calls have higher priority. An endpoint without a bulkhead has no priority and is never shed.
     #[must_use]
     pub fn sheds(&self, endpoint: &LiveEndpoint) -> bool {
         let Some(pool) = &endpoint.state.pool else { return false };
@@ -224,13 +224,14 @@ impl Live {
         shed::sheds(Share::of(taken, room), pool.priority, &self.priorities)
     }
 
-    /// The upstream that a request goes to, and how many bytes of its path name it. The host is asked for where it matters.
+    /// Returns the upstream of a request, and how many bytes of its path name it. `host` is called only if some upstream is selected by
+    /// host.
     #[must_use]
     pub fn route<'h>(&self, host: impl FnOnce() -> &'h str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
         if !self.by_host.is_empty() {
             let host = host().to_ascii_lowercase();
             let bare = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map(|(name, _)| name);
-            // A host with its port comes before the same host with any port.
+            // A host with a port precedes the same host without one.
             if let Some(i) = self.by_host.get(&host).or_else(|| self.by_host.get(bare?)) {
                 return Some((&self.upstreams[*i], 0));
             }
@@ -244,7 +245,8 @@ impl Live {
     }
 }
 
-/// What tells whether a job's request may be repeated, as one number. It is kept with claims, so it is the same in every process.
+/// Hashes all settings that decide whether a job's request may be repeated. The number is stored with claims, so it is the same in every
+/// process.
 fn rules(config: &Config) -> i64 {
     let mut hasher = SipHasher13::new();
     for (upstream, endpoint) in config.endpoints() {
@@ -252,11 +254,11 @@ fn rules(config: &Config) -> i64 {
         let rule = (policy.retry.unsafe_methods.as_str(), policy.idempotency.mode.as_str(), format!("{:?}", policy.at_cost));
         (&upstream.name, endpoint.matches.to_string(), rule).hash(&mut hasher);
     }
-    // Neither what was there before there were rules nor what stands for several.
+    // Never 0, which rows from before this column have, and never `MIXED`.
     i64::from_ne_bytes(hasher.finish().to_ne_bytes()) & i64::MAX | 1
 }
 
-/// What signs messages to a receiver. That its address is to be had is part of being put to work.
+/// Returns the key that signs messages to a receiver. Checks that a referenced address can be resolved.
 fn receiver(place: usize, spec: &Notify, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {
     let fetch = |key: &str, reference: &SecretRef| {
         vault(reference).map_err(|why| MissingSecret { path: format!("notify[{place}].{key}"), reference: reference.to_string(), why })
@@ -267,7 +269,7 @@ fn receiver(place: usize, spec: &Notify, vault: Vault<'_>) -> Result<Option<Secr
     spec.secret.as_ref().map(|reference| fetch("secret", reference)).transpose()
 }
 
-/// The secrets in a schedule's headers. That the receiver of its results is to be had is part of being put to work.
+/// Returns the secrets in a schedule's headers. Checks that a referenced receiver can be resolved.
 fn scheduled(place: usize, spec: &Schedule, vault: Vault<'_>) -> Result<Vec<SecretHeader>, MissingSecret> {
     let fetch = |key: String, reference: &SecretRef| {
         vault(reference).map_err(|why| MissingSecret { path: format!("schedules[{place}].{key}"), reference: reference.to_string(), why })
@@ -307,7 +309,7 @@ fn shared(server: &ServerConfig, vault: Vault<'_>) -> Result<Option<Arc<RedisSto
     RedisStore::new(url, server.shared_timeout).map(|store| Some(Arc::new(store))).map_err(UnusableConfig::Shared)
 }
 
-/// A pool keeps its places and its line as long as its shape stays.
+/// Returns a bulkhead. It keeps its places and its queue while its settings stay the same.
 fn pool(spec: &policy::BulkheadPolicy, before: Option<&Live>) -> Arc<BulkheadPool> {
     let same = before.and_then(|live| {
         let unchanged = live.config.pool(&spec.name) == Some(spec);
@@ -316,14 +318,14 @@ fn pool(spec: &policy::BulkheadPolicy, before: Option<&Live>) -> Arc<BulkheadPoo
     same.map_or_else(|| Arc::new(BulkheadPool::new(spec)), Arc::clone)
 }
 
-/// Makes the limit of a place. It keeps its cells as long as its place stays, also when its rate changes. Cells never go
-/// to two places, because a call locks the cells of all its places.
+/// Builds the limit of a place. It keeps its cells while its place stays, even if its rate changes. Two places never share cells, because a
+/// call locks the cells of all its places at once.
 fn layer(spec: &policy::LimitPolicy, place: &str, before: Option<(&[LimitLayer], Mono)>) -> LimitLayer {
     let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.place() == place)?, now)));
     previous.map_or_else(|| LimitLayer::new(spec).at(place), |(layer, now)| layer.changed(spec, now))
 }
 
-/// What all upstreams of a configuration are built from.
+/// The common parts from which all upstreams are built.
 struct Parts<'a> {
     config: &'a Config,
     around: Around<'a>,
@@ -348,7 +350,7 @@ impl LiveUpstream {
         let before = before.map(|(before, _)| before);
         let credentials = parts.credentials(spec, before)?;
         let state = state(spec, credentials.as_ref(), before);
-        // A breaker for all endpoints stays the one that they had, also for those that are new.
+        // A breaker for all endpoints is kept, and new endpoints join it.
         let of_all = |endpoint: &&Arc<LiveEndpoint>| endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
         let shared = before
             .and_then(|before| before.endpoints.iter().find(of_all))
@@ -403,14 +405,14 @@ impl LiveUpstream {
         })
     }
 
-    /// An operator's hand on a key. All endpoints have the same keys.
+    /// Rests or restores a key by hand. All endpoints have the same keys.
     pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
         if let Some(endpoint) = self.endpoints.last() {
             endpoint.state.hold_key(key, until, clock).await;
         }
     }
 
-    /// Hears whether keys that are not viable here still are not, where other instances know better.
+    /// Asks other instances about keys that are not viable here.
     pub async fn hear_of_keys(&self, clock: &Clock) {
         let now = clock.now();
         let rests = |key| self.state.key_status(key, now).is_some_and(|status| status.dead || status.cooling.is_some());
@@ -420,7 +422,7 @@ impl LiveUpstream {
         }
     }
 
-    /// The endpoint whose pattern is the first to take this request; `path` is below the upstream's base.
+    /// Returns the first endpoint whose pattern matches; `path` is below the upstream's base path.
     #[must_use]
     pub fn endpoint(&self, method: &str, path: &str) -> &Arc<LiveEndpoint> {
         if self.endpoints.len() > 1 {
@@ -433,7 +435,7 @@ impl LiveUpstream {
     }
 }
 
-/// An endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
+/// Builds an endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
 fn own_layers(
     endpoint: &EndpointConfig,
     upstream: &str,
@@ -444,7 +446,7 @@ fn own_layers(
     for spec in &endpoint.policy.limits {
         let found = shared.iter().find(|layer| layer.spec() == spec).cloned();
         own.push(found.unwrap_or_else(|| {
-            // Endpoints may give one name to different limits.
+            // Endpoints may use one name for different limits, so the place contains a number.
             let namesakes = shared.iter().filter(|layer| layer.name() == spec.name).count();
             let made = layer(spec, &format!("{upstream}/{}/{namesakes}", spec.name), before);
             shared.push(made.clone());
@@ -466,7 +468,7 @@ fn schema(
     schema.map(Some).map_err(|why| UnusableConfig::Schema { path: path(), file: file.clone(), why })
 }
 
-/// What an upstream's endpoints share, as it goes on from the configuration before.
+/// Builds the state that an upstream's endpoints share, continued from the previous configuration.
 fn state(spec: &Arc<UpstreamConfig>, credentials: Option<&Credentials>, before: Option<&Arc<LiveUpstream>>) -> Arc<UpstreamState> {
     let secrets = credentials.map(Credentials::fingerprints).unwrap_or_default();
     let Some(before) = before else { return Arc::new(UpstreamState::new(spec.auth.as_ref(), secrets)) };
@@ -481,7 +483,7 @@ fn state(spec: &Arc<UpstreamConfig>, credentials: Option<&Credentials>, before: 
     Arc::new(UpstreamState::new(spec.auth.as_ref(), secrets.clone()).after(&before.state, same))
 }
 
-/// Id, group and secret of each key.
+/// Returns id, group and secret of each key.
 fn keys<'a>(upstream: &'a UpstreamConfig, secrets: &[u32]) -> Vec<(&'a str, Option<&'a str>, u32)> {
     let keys = upstream.auth.iter().flat_map(|auth| &auth.keys);
     keys.zip(secrets).map(|(key, secret)| (key.id.as_str(), key.group.as_deref(), *secret)).collect()
@@ -493,7 +495,7 @@ mod tests {
     use seawall_core::config;
     use seawall_core::time::Wall;
 
-    /// Two endpoints with a limit of the same name each.
+    /// Two endpoints, each with a limit of the same name.
     fn namesakes(rate: &str, before: Option<&Live>) -> Live {
         let endpoint = |name: &str, rate: &str| {
             format!(

@@ -1,17 +1,17 @@
-//! The shape that an endpoint's answers must have. Whoever asks hears what is wrong, never what the answer said.
+//! The schema of an endpoint's responses. Errors describe the mismatch and never quote the response.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// A compiled JSON Schema. References lead nowhere but into the schema itself: nothing is fetched.
+/// A compiled JSON Schema. References must stay within the schema: nothing is fetched.
 #[derive(Debug)]
 pub struct Schema {
     validator: jsonschema::Validator,
-    /// Larger answers are not looked at.
+    /// Larger responses are not checked.
     pub most: u64,
 }
 
-/// Why an answer is not what was expected.
+/// The reason why a response does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     NotJson(String),
@@ -44,13 +44,13 @@ impl Schema {
 }
 
 impl Mismatch {
-    /// An answer that cannot be looked at.
+    /// Builds the mismatch of a response that cannot be checked.
     pub(crate) fn unseen(why: &str) -> Self {
         Self::Shape(why.to_owned())
     }
 }
 
-/// Messages repeat parts of the schema, which may be long.
+/// Shortens a message, since it may quote a long part of the schema.
 fn shortened(text: &str) -> String {
     const MAX_MESSAGE: usize = 300;
     match text.char_indices().nth(MAX_MESSAGE) {

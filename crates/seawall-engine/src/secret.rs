@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::sync::Arc;
 
-/// A secret that a configuration needs and that is not there, or will not do.
+/// A secret that the configuration needs and that is missing or unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("`{path}`: the secret {reference} cannot be used: {why}")]
 pub struct MissingSecret {
@@ -17,7 +17,7 @@ pub struct MissingSecret {
 /// Fetches a secret's text; the program decides from where.
 pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 
-/// Fetches a secret that has to be there.
+/// Fetches a secret and refuses an empty one.
 pub(crate) fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
     let secret = vault(reference)?;
     if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
@@ -32,21 +32,21 @@ impl Secret {
         Self(Arc::from(text))
     }
 
-    /// The secret itself, for the one who sends it.
+    /// Returns the plain secret, for sending.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is it, in a time that does not tell how much of it was right: hashes are compared, not texts.
+    /// Compares in constant time: hashes are compared instead of texts.
     #[must_use]
     pub fn is(&self, presented: &[u8]) -> bool {
         let hash = |text: &[u8]| -> [u8; 32] { Sha256::digest(text).into() };
         hash(self.0.as_bytes()) == hash(presented)
     }
 
-    /// Tells this secret from another one in the same place, and is too short to find out which it is: of any list of guesses, one in
-    /// four thousand million fits. Fit for a disk and for other instances.
+    /// Distinguishes this secret from another one in the same place, and is too short to identify it: one in four thousand million guesses
+    /// fits. Safe to store and to share with other instances.
     #[must_use]
     pub(crate) fn fingerprint(&self, place: &str) -> u32 {
         let mut hash = Sha256::new();
@@ -57,7 +57,7 @@ impl Secret {
         u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
     }
 
-    /// `…cdef`: what logs and people may see. Short secrets show nothing, or four characters would be most of them.
+    /// Returns `…cdef` for logs and people. Of short secrets nothing is shown, since four characters would be most of them.
     #[must_use]
     pub fn tail(&self) -> String {
         let count = self.0.chars().count();

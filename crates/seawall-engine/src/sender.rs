@@ -1,10 +1,10 @@
-//! What a thread sends with.
+//! The resources with which a thread sends.
 
 use crate::clock::Clock;
 use seawall_http::connect::Connector;
 use seawall_http::connection_pool::ConnectionPool;
 
-/// What a thread needs in order to send.
+/// The resources that a thread needs to send requests.
 #[derive(Clone, Debug)]
 pub struct Sending {
     pub clock: Clock,

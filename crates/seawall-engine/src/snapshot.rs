@@ -1,5 +1,5 @@
-//! What a restart must not forget: breakers that are not closed, keys that cool or were refused, pauses that a server asked
-//! for. Counts that come anew with the next calls are left out, so that two equal memories mean that nothing happened.
+//! State that survives a restart: breakers that are not closed, keys that cool or were refused, pauses that a server asked for. Counts that
+//! calls renew are left out, so that two equal snapshots mean that nothing happened.
 
 use crate::runtime::{Live, LiveUpstream};
 use crate::state::{EndpointState, UpstreamState};
@@ -9,7 +9,7 @@ use seawall_core::time::{Mono, Nanos, Now};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Moments in it are nanoseconds of the wall clock, which a new process can read.
+/// Times in it are nanoseconds of the wall clock, which a new process can interpret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     upstreams: BTreeMap<String, UpstreamSnapshot>,
@@ -27,9 +27,9 @@ struct UpstreamSnapshot {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Keys {
-    /// Other keys would have another one.
+    /// Identifies the set of keys.
     fingerprint: String,
-    /// Tells the secret of each key from another one; absent in what an older version wrote.
+    /// Fingerprints that distinguish the secrets of keys; absent in snapshots of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<u32>,
     pool: KeyPoolData,
@@ -43,7 +43,7 @@ struct EndpointSnapshot {
     paused_until: Option<u64>,
 }
 
-/// The two clocks at one moment: what one reads, in terms of the other.
+/// Both clocks at one moment, for conversions between them.
 #[derive(Clone, Copy)]
 struct Clocks {
     mono: u64,
@@ -55,7 +55,7 @@ impl Clocks {
         Self { mono: now.mono.0, wall: u64::try_from(now.wall.0).unwrap_or(0).saturating_mul(1_000_000) }
     }
 
-    /// A reading of the clocks differs by some microseconds from the next, and equal moments must stay equal.
+    /// Converted times differ by some microseconds each time, so they are rounded to keep equal times equal.
     const GRAIN: u64 = 1_000_000_000;
 
     fn to_wall(self, mono: u64) -> u64 {
@@ -65,7 +65,7 @@ impl Clocks {
         }
     }
 
-    /// What was before this process began is its beginning.
+    /// Converts a wall-clock time; times before the start of this process become its start.
     fn to_mono(self, wall: u64) -> u64 {
         match wall {
             u64::MAX => u64::MAX,
@@ -83,7 +83,7 @@ impl Memory {
         Self { upstreams: each.filter(|(_, upstream)| worth(upstream)).collect() }
     }
 
-    /// Gives a configuration that was just put to work what was known of its upstreams.
+    /// Restores the state of a new configuration's upstreams.
     pub fn recall(self, live: &Live, now: Now) {
         let clocks = Clocks::new(now);
         for (name, known) in self.upstreams {
@@ -115,7 +115,7 @@ impl Keys {
             for (data, _) in self.pool.keys.iter_mut().zip(&is_replaced).filter(|(_, replaced)| **replaced) {
                 *data = KeyData::default();
             }
-            // A quota stays used up while one of its keys is still there.
+            // A quota stays used up as long as one of its keys remains.
             for (group, data) in self.pool.groups.iter_mut().enumerate() {
                 let mut members = pool.groups().zip(&is_replaced).filter(|(of, _)| *of == group).peekable();
                 if members.peek().is_some() && members.all(|(_, replaced)| *replaced) {
@@ -127,7 +127,7 @@ impl Keys {
     }
 }
 
-/// However wrong a clock was, an open breaker waits no longer than it would have from now on.
+/// Bounds an open breaker's wait to its full length from now, however wrong the clock was.
 fn bounded(mut breaker: BreakerData, now: Mono) -> BreakerData {
     if let PhaseData::Open { until, length, .. } = &mut breaker.phase {
         *until = (*until).min((now + Nanos(*length)).0);
@@ -153,7 +153,7 @@ fn breaker(state: &EndpointState, clocks: Clocks) -> Option<BreakerData> {
     let data = state.with_breaker(|breaker| breaker.export());
     let phase = match data.phase {
         PhaseData::Closed | PhaseData::Ramping { .. } => return None,
-        // Its probes ended with the process; the next one may begin at once.
+        // Its probes ended with the process; the next one may start at once.
         PhaseData::HalfOpen { length, .. } => PhaseData::Open { since: 0, until: 0, length },
         phase => phase,
     };
@@ -207,12 +207,12 @@ keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
         Live::new(config::load("t", POLICY.as_bytes()).unwrap(), around, None).unwrap()
     }
 
-    /// The process has run for so many seconds, on a machine whose clock says so many.
+    /// Both clocks: this many seconds since the process started, and of the machine's clock.
     fn at(mono_s: u64, wall_s: i64) -> Now {
         Now { mono: Mono(mono_s * 1_000_000_000), wall: Wall(wall_s * 1000) }
     }
 
-    /// What a process that starts at `now` knows of this memory, after its way through a store.
+    /// Returns the state of a process that starts at `now` with this snapshot, after a round trip through the store's format.
     fn restarted(memory: &Memory, now: Now) -> Live {
         let fresh = live();
         let text = serde_json::to_string(memory).unwrap();

@@ -1,5 +1,5 @@
-//! Shared state of this process: breakers, budgets and keys behind short locks, answering calls with the core's own
-//! functions. No lock is ever held across an await.
+//! State of this process: breakers, budgets and keys behind short locks. Answers calls with the core's own functions. No lock is held
+//! across an await.
 
 use crate::bulkhead::{BulkheadPermit, BulkheadPool, Entered, QueuedPermit};
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::sync::Arc;
 
-/// What all calls to an endpoint share. The breaker may be shared by a whole upstream.
+/// State that all calls to an endpoint share. The breaker may be shared by a whole upstream.
 #[derive(Debug)]
 pub struct EndpointState {
     pub upstream: Arc<UpstreamState>,
@@ -32,60 +32,60 @@ pub struct EndpointState {
     retry: policy::Retry,
     names: Arc<EndpointNames>,
     cost: u64,
-    /// Calls that wait for a key, a pause or a breaker, to be sent to this endpoint.
+    /// The line of calls that wait to be sent to this endpoint: for a key, a pause or a breaker.
     line: Arc<Locked<WaitingLine>>,
-    /// Calls that may wait at once, of the whole upstream.
+    /// Maximum waiting calls of the whole upstream.
     max_waiting: u32,
     pub limits: EndpointLimits,
-    /// Limits that count by credential, asked once one is leased.
+    /// Limits per credential, checked once a key is leased.
     key_limits: EndpointLimits,
-    /// Whether any limit counts by what a caller's headers say.
+    /// Whether any limit depends on a caller's headers.
     pub looks_at_headers: bool,
     pub pool: Option<Arc<BulkheadPool>>,
-    /// Where its state is shared with other instances.
+    /// The connection to state shared with other instances, if any.
     link: Option<Arc<Link>>,
 }
 
-/// What one call holds of limits and pools, beside what the call machine holds.
+/// Limits and bulkhead places of one call, beside what the call machine holds.
 #[derive(Debug, Default)]
 pub(crate) struct Visit {
     pub taken: Option<AdmittedLayers>,
-    /// The same, where limits are shared.
+    /// The same for shared limits.
     pub took: Option<Took>,
-    /// What the leased credential took of its own limits, until it is used.
+    /// Tokens of the credential's own limits, until the credential is used.
     pub key_taken: Option<AdmittedLayers>,
     pub key_took: Option<Took>,
     pub waiting: Option<QueuedPermit>,
-    /// The call's share of the line, while it waits for a key, a pause or a breaker.
+    /// The call's place in the line, while it waits for a key, a pause or a breaker.
     pub waiter: Option<Waiter>,
-    /// The length of the body that is kept for the call.
+    /// Length of the body that is kept for the call.
     pub body_bytes: u64,
-    /// The call is over and held a place since then. The place itself is given back when its answer has been read.
+    /// Set when the call is over: the time since which it held a place. The place itself is returned when its response has been read.
     pub left: Option<Mono>,
 }
 
 impl Visit {
-    /// What was taken from shared limits.
+    /// Returns the receipts of shared limits.
     fn receipts(&self) -> Receipts {
         let receipt = |took: &Option<Took>| took.as_ref().and_then(Took::receipt).cloned();
         Receipts { call: receipt(&self.took), key: receipt(&self.key_took) }
     }
 
-    /// A place in the pool's line is given up, or the place itself where it was granted in the same moment.
+    /// Gives up the place in the bulkhead's queue, or the place itself if it was granted in the same moment.
     pub(crate) fn leave_line(&mut self, state: &EndpointState, now: Mono) {
         if let (Some(waiting), Some(pool)) = (self.waiting.take(), &state.pool) {
             pool.give_up(waiting, now);
         }
     }
 
-    /// The place of a call that is over.
+    /// Returns the bulkhead place of a call that is over.
     pub(crate) fn place(&mut self, state: &EndpointState, clock: &Clock) -> Option<BulkheadPermit> {
         let (since, pool) = (self.left.take()?, state.pool.as_ref()?);
         Some(BulkheadPermit::new(Arc::clone(pool), since, clock.clone()))
     }
 }
 
-/// How long a key's limits have no room; a paced one has room when its turn comes.
+/// Returns how long a key's limits are exhausted; `None` for a call that only has to be paced.
 fn room_after(answer: AskAnswer, now: Mono) -> Option<Nanos> {
     match answer {
         AskAnswer::Limited { after: Nanos::ZERO } => None,
@@ -95,7 +95,7 @@ fn room_after(answer: AskAnswer, now: Mono) -> Option<Nanos> {
     }
 }
 
-/// A breaker's cell, for whoever builds the states of an upstream.
+/// A breaker's cell, handed over when an upstream's state is rebuilt.
 #[derive(Clone, Debug)]
 pub struct SharedBreaker(Arc<Locked<BreakerCell>>);
 
@@ -135,7 +135,7 @@ impl EndpointState {
         }
     }
 
-    /// The same state, shared with other instances.
+    /// Shares the state with other instances.
     #[must_use]
     pub fn shared(mut self, store: &Arc<RedisStore>, policy: &EndpointPolicy) -> Self {
         let (own, upstream) = (self.own_cells(), Arc::clone(&self.upstream));
@@ -148,13 +148,13 @@ impl EndpointState {
         OwnCells { breaker: Arc::clone(&self.breaker), pauses }
     }
 
-    /// Where its state is shared, if it is.
+    /// Returns the connection to shared state, if any.
     #[inline]
     pub const fn link(&self) -> Option<&Arc<Link>> {
         self.link.as_ref()
     }
 
-    /// As it follows the endpoint of that name in the configuration before, whose pause and line go on.
+    /// Takes over pause and line from the endpoint of the same name in the previous configuration.
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {
         if let Some(before) = before {
@@ -164,7 +164,7 @@ impl EndpointState {
         self
     }
 
-    /// The pause that the provider asked this endpoint to keep, while it lasts: when it began and when it ends.
+    /// Returns beginning and end of the pause that the provider asked of this endpoint, while it lasts.
     #[must_use]
     pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
         self.pause.span(now)
@@ -174,7 +174,7 @@ impl EndpointState {
         self.pause.extend(until, now);
     }
 
-    /// An operator ends the pause of this endpoint or, with all of its upstream, that of the upstream; on every instance.
+    /// Ends the pause of this endpoint, or that of its upstream, by hand and on every instance.
     pub async fn lift_pause(&self, of_upstream: bool, clock: &Clock) {
         if of_upstream {
             self.upstream.pause.lift();
@@ -187,12 +187,12 @@ impl EndpointState {
         }
     }
 
-    /// Lends the breaker, which endpoints may share.
+    /// Runs `act` on the breaker, which endpoints may share.
     pub(crate) fn with_breaker<R>(&self, act: impl FnOnce(&mut BreakerCell) -> R) -> R {
         act(&mut self.breaker.lock())
     }
 
-    /// The breaker's cell, to be carried over into a new configuration.
+    /// Returns the breaker's cell, for the next configuration.
     #[must_use]
     pub fn shared_breaker(&self) -> SharedBreaker {
         SharedBreaker(Arc::clone(&self.breaker))
@@ -204,7 +204,7 @@ impl EndpointState {
         (breaker.state(&self.guard, now), breaker.retry_at(&self.guard, now), breaker.open_time(now))
     }
 
-    /// An operator's hand on the breaker, on that of every instance.
+    /// Forces or releases the breaker by hand, on every instance.
     pub async fn force_breaker(&self, forced: Forced, clock: &Clock) -> Option<PhaseChange> {
         match &self.link {
             Some(link) => link.breaker.force(forced, clock).await,
@@ -212,7 +212,7 @@ impl EndpointState {
         }
     }
 
-    /// An operator's hand on a key, on every instance: it rests until then, or is as good as new.
+    /// Rests a key until then or restores it, by hand and on every instance.
     pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
         match (&self.link, until) {
             (Some(link), Some(until)) => link.keys.cool(key, until, clock).await,
@@ -222,7 +222,7 @@ impl EndpointState {
         }
     }
 
-    /// Asks other instances how keys are, where it is they who know.
+    /// Asks other instances for the state of keys, if it is shared.
     pub(crate) async fn hear_of_keys(&self, clock: &Clock) {
         if let Some(link) = &self.link {
             link.keys.hear(clock).await;
@@ -234,7 +234,7 @@ impl EndpointState {
         self.breaker.lock().forced()
     }
 
-    /// The answer to a call's question, and the breaker's change where a result made it change.
+    /// Answers a call's question. Also returns the breaker's change, if a result caused one.
     pub(crate) fn answer(&self, ask: &Ask, who: &LimitSubject<'_>, visit: &mut Visit, now: Now) -> (AskAnswer, Option<PhaseChange>) {
         let answer = match *ask {
             Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
@@ -251,15 +251,15 @@ impl EndpointState {
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
             Ask::Line { place, lane, ready_at } => self.wait_in_line((place, lane), ready_at, who, visit, now.mono),
             Ask::Turn { place } => self.turn(place, visit, now.mono),
-            // Whoever has nobody to keep keys has never seen one before.
+            // Without a key store, each key counts as new.
             Ask::Reserve => AskAnswer::Reserved,
-            // Nor has it a place that outlives the process.
+            // Without a durable log, there is nothing to write.
             Ask::Begin => AskAnswer::Begun,
         };
         (answer, None)
     }
 
-    /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
+    /// Counts a failure for the breaker: a response broke off after its call had ended well. Ignored unless the breaker is closed.
     #[must_use]
     pub fn broke_off(&self, now: Now) -> Option<PhaseChange> {
         let sample = BreakerSample::failure(Nanos::ZERO);
@@ -281,7 +281,7 @@ impl EndpointState {
         }
     }
 
-    /// A lane as this caller has it: what binds one caller does not hold up others.
+    /// Returns the lane for this caller: a wait that binds one caller does not delay others.
     fn lane_of(&self, lane: Lane, who: &LimitSubject<'_>) -> Lane {
         match lane {
             Lane::OwnPause { .. } => Lane::OwnPause { credential: who.mark.number() },
@@ -290,7 +290,7 @@ impl EndpointState {
         }
     }
 
-    /// A place in this endpoint's line, where the upstream has one left, and when the call asks for its turn.
+    /// Takes a place in this endpoint's line, if the upstream has one left, and returns the time of the call's turn.
     fn wait_in_line(
         &self,
         (place, lane): (Option<line::LinePlace>, Lane),
@@ -309,14 +309,14 @@ impl EndpointState {
         self.line.lock().answer(place, self.lane_of(lane, who), ready_at, now)
     }
 
-    /// Whether a call looks again now. One that does not may have to leave, for a caller that has fewer places.
+    /// Returns whether it is the call's turn. A waiting call may be displaced by a caller with fewer places.
     fn turn(&self, place: line::LinePlace, visit: &Visit, now: Mono) -> AskAnswer {
         let answer = self.line.lock().answer_turn(place, now);
         let is_displaced = || visit.waiter.is_some_and(|waiter| self.upstream.places.lock().is_displaced(waiter.caller));
         if answer != AskAnswer::Turn && is_displaced() { AskAnswer::LineFull } else { answer }
     }
 
-    /// Whether the provider lets this call be sent; otherwise when its pause ends, and whether that binds the caller's credential alone.
+    /// Checks the provider's pauses. An error contains the end of the pause, and whether it binds only the caller's credential.
     #[inline]
     fn heed_pauses(&self, who: Option<&LimitSubject<'_>>, now: Mono) -> Result<(), (Mono, bool)> {
         let of_all = |until| (until, false);
@@ -326,7 +326,7 @@ impl EndpointState {
         self.upstream.credential_pauses.admit(mark, now).map_err(|until| (until, true))
     }
 
-    /// [`answer`](Self::answer) where state is shared: asks Redis first, and our own copy where that does not answer.
+    /// Like [`answer`](Self::answer) with shared state: asks Redis first, and the local copy if Redis does not reply.
     pub(crate) async fn answer_shared(
         &self,
         link: &Link,
@@ -361,7 +361,7 @@ impl EndpointState {
         (answer, None)
     }
 
-    /// A key whose own limits have room.
+    /// Leases a key whose own limits have capacity.
     fn lease(&self, (tried, request): (KeySet, RequestMark), who: &LimitSubject<'_>, visit: &mut Visit, now: Now) -> AskAnswer {
         if self.key_limits.is_empty() {
             return self.upstream.lease(tried, request, now);
@@ -384,7 +384,7 @@ impl EndpointState {
         self.upstream.with_keys(search).into()
     }
 
-    /// The same where keys and limits are shared with other instances.
+    /// Does the same with keys and limits shared between instances.
     async fn lease_shared(
         &self,
         link: &Link,
@@ -421,7 +421,7 @@ impl EndpointState {
         LimitSubject { credential: self.upstream.ids.get(usize::from(key)).map_or("", String::as_str), ..*who }
     }
 
-    /// `RateLimit-Policy` and `RateLimit` for a call that took its part of the limits.
+    /// Returns `RateLimit-Policy` and `RateLimit` for a call that has passed the limits.
     pub(crate) fn fields(&self, visit: &Visit, now: Mono) -> Option<(String, String)> {
         if let (Some(link), Some(took)) = (&self.link, &visit.took) {
             return link.limits.fields(took, now);
@@ -440,13 +440,13 @@ impl EndpointState {
         }
     }
 
-    /// Takes back and hears what a call that is cut off leaves behind.
+    /// Cleans up after a call that is cut off.
     pub(crate) fn abandon(&self, settle: &SettleAttempt, visit: &mut Visit, now: Now) {
         match &self.link {
             None => drop(self.settle(settle, None, visit, now)),
             Some(link) => {
                 let receipts = visit.receipts();
-                // Nobody asked for a token, so there is none to give back.
+                // No retry token was requested, so none is given back.
                 let _: Option<RetryFunding> = self.settle_own(settle, None, visit, now);
                 link.report_late(settle, receipts);
             }
@@ -472,7 +472,7 @@ impl EndpointState {
         (self.settle_own(settle, who, visit, now), change)
     }
 
-    /// A pause of a caller's own credential is one of the endpoint where nobody knows whose call it was.
+    /// Widens a pause of a caller's credential to the endpoint if the caller is unknown.
     fn scoped(&self, settle: SettleAttempt, who: Option<&LimitSubject<'_>>) -> SettleAttempt {
         match settle.pause {
             Some((Scope::Key, until)) if who.is_none() => SettleAttempt { pause: Some((Scope::Endpoint, until)), ..settle },
@@ -480,7 +480,7 @@ impl EndpointState {
         }
     }
 
-    /// The part of a report that never leaves this process.
+    /// Applies the part of a report that stays in this process.
     fn settle_own(&self, settle: &SettleAttempt, who: Option<&LimitSubject<'_>>, visit: &mut Visit, now: Now) -> Option<RetryFunding> {
         self.settle_admission(settle, visit, now.mono);
         if let Some(place) = settle.leave_line {
@@ -493,7 +493,7 @@ impl EndpointState {
             self.upstream.credential_pauses.extend(who.mark, until, now.mono);
         } else if let Some((scope, until)) = settle.pause {
             let pause = if scope == Scope::Upstream { &self.upstream.pause } else { &self.pause };
-            // Where the pause is shared, Redis keeps it, and ours only follows.
+            // A shared pause is kept by Redis, and ours only follows it.
             if self.link.is_some() { pause.hear(until, now.mono) } else { pause.extend(until, now.mono) }
         }
         if self.link.is_none() {
@@ -509,7 +509,7 @@ impl EndpointState {
         }
     }
 
-    /// As [`EndpointState::settle`] for a call that was in no pool, took from no limit and had no key.
+    /// Like [`EndpointState::settle`] for a call without bulkhead, limits and key.
     #[inline(always)] // As `tell_breaker`.
     pub(crate) fn settle_plain(&self, settle: &SettleAttempt, now: Mono) -> Option<PhaseChange> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
@@ -521,7 +521,7 @@ impl EndpointState {
         change
     }
 
-    /// A probe that succeeded ends the pause that it was sent in.
+    /// Ends the pause in which a successful probe was sent.
     #[inline]
     fn end_pauses(&self, settle: &SettleAttempt, now: Mono) {
         if let Some(sent_at) = settle.answer_sent_at(now) {
@@ -530,7 +530,7 @@ impl EndpointState {
         }
     }
 
-    /// What limits and pools hear of an attempt's end.
+    /// Reports an attempt's end to limits and bulkheads.
     fn settle_admission(&self, settle: &SettleAttempt, visit: &mut Visit, now: Mono) {
         if let Some(pool) = &self.pool {
             if let Some((_, sample)) = settle.sample {

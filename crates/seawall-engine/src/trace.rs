@@ -1,4 +1,4 @@
-//! W3C trace context on its way through: the trace stays, each attempt is a span of its own. Nothing is invented.
+//! Relays W3C trace context: the trace id stays, and each attempt gets a span of its own. Requests without a trace get none.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -15,7 +15,7 @@ pub struct TraceContext {
     seed: u64,
 }
 
-/// One attempt's span: the upstream's parent, and a child of the caller's.
+/// One attempt's span: the upstream's parent, and a child of the caller's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptSpan {
     pub trace: u128,
@@ -24,7 +24,7 @@ pub struct AttemptSpan {
 }
 
 impl TraceContext {
-    /// Takes the trace out of a request. One that is malformed goes, and its state with it; spans grow out of `seed`.
+    /// Removes the trace from a request's headers. A malformed one is dropped with its state; spans are derived from `seed`.
     pub fn take(headers: &mut HeaderMap, seed: u64) -> Option<Self> {
         let mut all = headers.get_all(TRACEPARENT).iter();
         let trace = match (all.next(), all.next()) {
@@ -45,24 +45,24 @@ impl TraceContext {
             |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         let zero = |text: &str| text.bytes().all(|b| b == b'0');
         let formed = hex(version, 2) && hex(id, 32) && hex(span, 16) && hex(flags, 2) && !zero(id) && !zero(span);
-        // Later versions may say more behind; this one may not, and ff is none.
+        // Later versions may have further fields; version 00 may not, and ff is invalid.
         let fits = version != "ff" && (version != "00" || parts.next().is_none());
         let (id, parent) = (u128::from_str_radix(id, 16), u64::from_str_radix(span, 16));
         let flags = u8::from_str_radix(flags, 16).ok().filter(|_| formed && fits)?;
         Some(Self { id: id.ok()?, parent: parent.ok()?, flags, seed })
     }
 
-    /// The span of this attempt, which no other attempt has.
+    /// Returns the unique span of this attempt.
     #[must_use]
     pub fn span(&self, number: u32) -> AttemptSpan {
-        // SplitMix64's finish: neighbours in, strangers out, and one-to-one.
+        // SplitMix64's finaliser: a bijection that turns consecutive numbers into unrelated ones.
         let mut span = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         span = (span ^ (span >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         span = (span ^ (span >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         AttemptSpan { trace: self.id, id: (span ^ (span >> 31)).max(1), parent: self.parent }
     }
 
-    /// The header for this attempt, with its span as the upstream's parent.
+    /// Returns the header for this attempt, with its span as the upstream's parent.
     #[must_use]
     pub fn attempt(&self, number: u32) -> Option<HeaderValue> {
         HeaderValue::from_str(&format!("00-{:032x}-{:016x}-{:02x}", self.id, self.span(number).id, self.flags)).ok()

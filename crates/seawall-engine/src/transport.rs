@@ -1,5 +1,5 @@
-//! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
-//! and the last answer; the credential goes in last.
+//! The HTTP transport of one call: sends its request to the upstream as often as the call machine decides. It keeps what a repetition
+//! needs, and the last response. The credential is added last.
 
 mod read_ahead;
 mod repeated_secrets;
@@ -32,16 +32,16 @@ use seawall_http::response_body::{Arriving, Relay, read_up_to};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The attempt that a request is, where it is not the first. Only a Seawall is told: what it would repeat is repeated already.
+/// The number of the attempt, beyond the first. Sent only to upstreams that are a Seawall, so that they do not retry as well.
 pub const REPEATED: HeaderName = HeaderName::from_static("seawall-attempt");
 
-/// The request's body, in the form in which it can be sent.
+/// The request's body in a form that can be sent.
 #[derive(Debug)]
 pub enum ReplayBody {
     Empty,
-    /// Small enough to keep, so it can be sent again.
+    /// Small enough to be kept, so it can be sent again.
     Kept(Bytes),
-    /// Goes through once, and is watched on its way.
+    /// A stream that can be sent once and is watched meanwhile.
     Once(Option<Outgoing>, Feed),
 }
 
@@ -51,14 +51,14 @@ impl ReplayBody {
         !matches!(self, Self::Once(..))
     }
 
-    /// A body of which `ahead` has been read and `left` bytes may still come.
+    /// Builds a body of which `ahead` has been read and `left` bytes may follow.
     #[must_use]
     pub fn once(ahead: Bytes, incoming: Inbound, left: u64) -> Self {
         let feed = Feed::default();
         Self::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, left, feed.clone()))), feed)
     }
 
-    /// The whole body, to be sent. Nothing where it went through before: part of it, or none, is not what the caller sent.
+    /// Returns the whole body for a send, or `None` if it was streamed before: a partial body would not be the caller's.
     fn take(&mut self) -> Option<Outgoing> {
         match self {
             Self::Empty => Some(Outgoing::Empty),
@@ -67,7 +67,7 @@ impl ReplayBody {
         }
     }
 
-    /// Takes back a body that was not sent; whether all of it is here now, so that it can go over another connection.
+    /// Takes back an unsent body. Returns whether it is complete, so that it can go over another connection.
     fn restore(&mut self, untouched: Option<Outgoing>) -> bool {
         if let Self::Once(body, _) = self {
             *body = untouched;
@@ -77,48 +77,48 @@ impl ReplayBody {
     }
 }
 
-/// One request on its way to one upstream.
+/// One request to one upstream.
 #[derive(Debug)]
 pub struct HttpTransport<'a> {
     pub sending: &'a Sending,
     pub upstream: &'a Arc<LiveUpstream>,
     pub endpoint: &'a Arc<LiveEndpoint>,
     pub method: Method,
-    /// Path and query below the upstream's host, without the credential.
+    /// Path and query at the upstream's host, without the credential.
     pub target: RequestTarget,
-    /// Clean of hop-by-hop headers and of the caller's own credentials.
+    /// Without hop-by-hop headers and the caller's own credentials.
     pub headers: RequestHeaders,
-    /// Conditions of our own (`If-None-Match`, `If-Modified-Since`). They are apart from the caller's headers, because the
-    /// response to them is for us: a job or dead letter that is made of this request must not have them.
+    /// Our own conditions (`If-None-Match`, `If-Modified-Since`). They are apart from the caller's headers because their response is for
+    /// us: a job or dead letter made from this request must not contain them.
     pub conditions: HeaderMap,
-    /// What goes before them as it came.
+    /// Raw headers that precede them.
     pub unread: Option<RawRequestHeaders>,
     pub body: ReplayBody,
     pub answer: Option<UpstreamResponse>,
-    /// The token of the last attempt, where the upstream takes tokens.
+    /// The token of the last attempt, if the upstream uses tokens.
     pub token: Option<Arc<OauthToken>>,
     pub trace: Option<TraceContext>,
-    /// What was wrong with the last answer, for the caller.
+    /// The error of the last response, for the caller.
     pub detail: Option<Masked>,
-    /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
-    /// a failure that can be retried.
+    /// This much of a response is read before it counts as received; the whole body, if it will be stored. A break before that is a failure
+    /// that can be retried.
     pub ahead: usize,
-    /// Room for long answers among those that are in memory, where there is a bound for them.
+    /// Memory budget for long responses, if bounded.
     pub room: Option<Room>,
-    /// But not of one that goes on for as long as there is something to say: its caller wants each word as it comes.
+    /// Event streams are not read ahead: their callers want each event at once.
     pub spares_streams: bool,
-    /// What an answer that is no success says about itself is read, for whoever keeps it.
+    /// The body of an error response is read for diagnosis.
     pub diagnoses: bool,
-    /// Which headers of an answer may stay as they came, where nobody has to act upon one.
+    /// Selects response headers that may stay raw.
     pub passes: Option<Passes>,
-    /// Whoever sent it to us has sent it before.
+    /// The sender of the request to us marked it as a repetition.
     pub repeated: bool,
     /// Sends of the last attempt that replaced a dead connection.
     pub resends: u32,
 }
 
-/// Room in memory for answers that are read ahead. Short ones need none; what is longer waits until there is room for all of it, and has
-/// that for as long as this lives.
+/// Memory budget for responses that are read ahead. Short ones are free. A longer one waits until its whole length fits, and holds that
+/// budget until this is dropped.
 #[derive(Debug)]
 pub struct Room {
     of: Arc<Semaphore>,
@@ -126,16 +126,16 @@ pub struct Room {
 }
 
 impl Room {
-    /// Answers up to this length need no room.
+    /// Responses up to this length are free.
     pub const FREE: usize = 64 * 1024;
 
-    /// Each permit of `of` is for one KiB.
+    /// Each permit of `of` stands for one KiB.
     #[must_use]
     pub const fn new(of: Arc<Semaphore>) -> Self {
         Self { of, taken: None }
     }
 
-    /// What has been taken, to be kept with the answer.
+    /// Returns the held permit, to be kept with the response.
     #[must_use]
     pub fn into_taken(self) -> Option<OwnedSemaphorePermit> {
         self.taken
@@ -143,23 +143,23 @@ impl Room {
 
     async fn take(&mut self, bytes: usize) {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        // Nobody closes it.
+        // The semaphore is never closed.
         self.taken = Arc::clone(&self.of).acquire_many_owned(kib).await.ok();
     }
 }
 
-/// An answer, and as much of its body as the rules wanted to see.
+/// A response, and the part of its body that the rules have read.
 #[derive(Debug)]
 pub struct UpstreamResponse {
-    /// In one place from here to the caller: it is large, and goes through many hands.
+    /// Boxed from here to the caller: it is large and is moved often.
     pub response: Box<Response<Relay>>,
-    /// Its headers, where all of them pass and nobody looked at them. Then it has no others.
+    /// Raw headers, if all of them may pass unparsed. Then the header map is empty.
     pub verbatim: Option<RawResponseHeaders>,
     legible: Bytes,
 }
 
 impl UpstreamResponse {
-    /// As much of the body as was read before the answer counted as one, and as can be read.
+    /// Returns the decoded part of the body that was read ahead.
     #[must_use]
     pub const fn seen(&self) -> &Bytes {
         &self.legible
@@ -182,8 +182,8 @@ impl KeyTail for Arc<LiveUpstream> {
 }
 
 impl<'a> HttpTransport<'a> {
-    /// What this attempt says beside the request's own headers, the credential among it. But for what a
-    /// schema asks, none of these names is left among the request's own.
+    /// Adds the headers of this attempt to the request's own, including the credential. Except for `Accept-Encoding` with a schema, none of
+    /// these names occurs in the request's own headers.
     fn additions(&self, attempt: AttemptRequest, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
         for (name, value) in &self.conditions {
             put(name, value);
@@ -192,7 +192,7 @@ impl<'a> HttpTransport<'a> {
             put(name, &HeaderValue::from(attempt.remaining.as_millis()));
         }
         if self.endpoint.schema.is_some() {
-            // What is compressed cannot be looked at.
+            // A compressed body cannot be checked.
             put(&ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
         }
         if self.upstream.spec.seawall && (attempt.number > 1 || self.repeated) {
@@ -215,7 +215,7 @@ impl<'a> HttpTransport<'a> {
         }
     }
 
-    /// The parameter that carries the credential, where one does.
+    /// Returns the query parameter with the credential, if there is one.
     fn parameter(&self, attempt: AttemptRequest) -> Option<QueryParameter> {
         let credentials = self.upstream.credentials.as_ref()?;
         match (attempt.key, &self.token) {
@@ -225,7 +225,7 @@ impl<'a> HttpTransport<'a> {
         }
     }
 
-    /// A server may insist on a length where the method suggests a body (RFC 9110 §8.6).
+    /// Returns whether the method suggests a body, so that a server may require `Content-Length` (RFC 9110 §8.6).
     fn wants_length(&self) -> bool {
         matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
     }
@@ -238,7 +238,7 @@ impl<'a> HttpTransport<'a> {
         }
         let injected = self.upstream.credentials.as_ref().and_then(Credentials::header);
         for (name, value) in &*self.headers {
-            // Ours takes the place of one that the request brought along.
+            // Our own header replaces one of the request.
             let is_replaced = injected == Some(name) || (self.endpoint.schema.is_some() && name == ACCEPT_ENCODING);
             if !is_replaced {
                 out.field(name, value);
@@ -247,7 +247,7 @@ impl<'a> HttpTransport<'a> {
         self.additions(attempt, |name, value| out.field(name, value));
     }
 
-    /// The request as HTTP/2 wants it, with scheme and authority in itself.
+    /// Builds the request for HTTP/2, which contains scheme and authority.
     fn request(&mut self, attempt: AttemptRequest) -> Result<Request<Outgoing>, Fault> {
         let mut headers = HeaderMap::clone(&self.headers);
         if let Some(unread) = &self.unread {
@@ -269,13 +269,13 @@ impl<'a> HttpTransport<'a> {
         Ok(request)
     }
 
-    /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
-    /// that being an attempt.
+    /// Sends over a pooled connection. If the server has closed that connection while it was idle, the send is repeated once on another;
+    /// this does not count as an attempt.
     async fn exchange(&mut self, attempt: AttemptRequest) -> Result<(response::Parts, Option<RawResponseHeaders>, Arriving), Fault> {
         let Sending { pool, connector, .. } = self.sending;
         let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
-        // How a body is to be read stands among the headers, where that is not all the same.
+        // Headers stay raw only if no header decides how the body is read.
         let passes = self.passes.filter(|_| self.endpoint.schema.is_none() && !(self.ahead > 0 && self.spares_streams));
         let mut found = pool.idle(id, now);
         loop {
@@ -292,7 +292,7 @@ impl<'a> HttpTransport<'a> {
             let (mut lent, reused) = match line {
                 PooledSender::H1 { lent, reused } => (lent, reused),
                 PooledSender::H2 { mut shared, reused } => {
-                    // In a box: most attempts are not made of this, and should not carry its weight.
+                    // Boxed, since most attempts use HTTP/1 and should not carry its size.
                     match Box::pin(shared.send(self.request(attempt)?)).await {
                         Ok((head, incoming)) => return Ok((head, None, Arriving::H2(incoming))),
                         Err(H2Failure { unsent: Some(body), fault }) => {
@@ -311,7 +311,7 @@ impl<'a> HttpTransport<'a> {
             match lent.conn().answer(self.method == Method::HEAD, passes).await {
                 Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
                 Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().untouched()) => {}
-                // The server closed while we wrote: harmless to send again only if the request changes nothing.
+                // The server closed during our write: a repetition is safe only if the request changes nothing.
                 Err(Fault::RESET) if reused && self.is_harmless() => self.resends += 1,
                 Err(fault) => return Err(fault),
             }
@@ -323,10 +323,10 @@ impl<'a> HttpTransport<'a> {
         upstream.credentials.as_ref()?.tokens.as_ref()
     }
 
-    /// Has a token in hand where one is needed, and a newer one than `rejected`.
+    /// Ensures that there is a token if one is needed, and a newer one than `rejected`.
     async fn authorize(&mut self, rejected: Option<&OauthToken>) -> Result<(), Fault> {
         let Some(tokens) = self.tokens() else { return Ok(()) };
-        // Until there is one: what takes too long now is the provider.
+        // Cleared first: a timeout during this wait is caused by the token provider.
         self.token = None;
         match Box::pin(tokens.token(self.sending, rejected)).await {
             Ok(token) => self.token = Some(token),
@@ -347,7 +347,8 @@ impl<'a> HttpTransport<'a> {
         fault
     }
 
-    /// So much of a body, once there is room for that in memory. The wait is part of the attempt, like that for a slow upstream.
+    /// Reads up to `most` bytes of a body, once they fit into the memory budget. The wait counts as part of the attempt, like a slow
+    /// upstream.
     async fn read_ahead(&mut self, incoming: &mut Arriving, most: usize) -> Result<Bytes, Fault> {
         let Some(room) = self.room.as_mut().filter(|_| most > Room::FREE) else { return read_up_to(incoming, most).await };
         let first = read_up_to(incoming, Room::FREE).await?;
@@ -382,10 +383,10 @@ impl Transport for HttpTransport<'_> {
             repeated_secrets::strip_reason(credentials, &mut head.extensions);
         }
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            // We never ask for that, so whatever follows is no HTTP that we could relay.
+            // A protocol switch that we never asked for; what follows is not HTTP that we could relay.
             return Err(Fault::GARBAGE);
         }
-        // A stream of events is no error document, and to read it ahead would hold it back.
+        // An event stream is no error document, and reading ahead would delay its events.
         let is_series = || head.status.is_success() && is_event_stream(content_type(&head.headers, verbatim.as_ref()));
         let reads_body = self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) && !is_series();
         let reads_failure = self.diagnoses && head.status.as_u16() >= 400;
@@ -433,7 +434,7 @@ impl Transport for HttpTransport<'_> {
         Some((answer.response.status().as_u16(), answer, &answer.legible))
     }
 
-    /// Hides our credentials, and what the caller sent along in confidence.
+    /// Masks our credentials and secrets of the caller.
     fn mask(&self) -> Mask {
         let own = self.upstream.credentials.as_ref().map(Credentials::mask).unwrap_or_default();
         let headers = self.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
@@ -499,7 +500,7 @@ impl Transport for HttpTransport<'_> {
     }
 }
 
-/// Whether an answer is one that a schema speaks of: a good one with a body.
+/// Returns whether the schema applies to a response: a success with a body.
 fn has_shape(method: &Method, status: StatusCode) -> bool {
     status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
 }
@@ -516,7 +517,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| is_event_stream(kind.as_bytes()))
 }
 
-/// The whole body, if it has the shape that it should have.
+/// Returns the whole body if it matches the schema.
 async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Arriving) -> Result<Result<Bytes, Mismatch>, Fault> {
     if headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Ok(Err(Mismatch::unseen("it is compressed although it was asked not to be")));

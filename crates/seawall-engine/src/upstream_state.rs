@@ -1,4 +1,4 @@
-//! What all endpoints of an upstream share in this process: retry budget, keys, pauses, and how many calls wait.
+//! State that all endpoints of an upstream share in this process: retry budget, keys, pauses, and waiting calls.
 
 use crate::credential_pauses::CredentialPauses;
 use crate::locked_cell::Locked;
@@ -13,18 +13,18 @@ use seawall_core::time::{Mono, Now};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// What all endpoints of an upstream share.
+/// State that all endpoints of an upstream share.
 #[derive(Debug)]
 pub struct UpstreamState {
     pub(crate) budget: Arc<Locked<Budget>>,
     pub(crate) keys: Option<Locked<KeyPool>>,
-    /// Which keys those are by id and group, for whoever keeps them elsewhere.
+    /// Identifies the keys by id and group, for copies kept elsewhere.
     fingerprint: String,
-    /// What tells the secret of each from another one under the same id.
+    /// Fingerprints that distinguish the secrets of keys under the same ids.
     secrets: Vec<u32>,
     pub(crate) ids: Vec<String>,
     pub(crate) pause: Arc<PauseCell>,
-    /// Pauses that bind one caller's own credential.
+    /// Pauses that apply to single callers' credentials.
     pub(crate) credential_pauses: Arc<CredentialPauses>,
     /// Calls that wait for a key, a pause or a breaker.
     pub(crate) places: Arc<Locked<Places>>,
@@ -54,7 +54,7 @@ impl UpstreamState {
         &self.secrets
     }
 
-    /// The pause that the provider asked all endpoints to keep, while it lasts: when it began and when it ends.
+    /// Returns beginning and end of the pause that the provider asked of all endpoints, while it lasts.
     #[must_use]
     pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
         self.pause.span(now)
@@ -64,13 +64,13 @@ impl UpstreamState {
         self.pause.extend(until, now);
     }
 
-    /// Lends the key pool, where there is one.
+    /// Runs `act` on the key pool, if there is one.
     pub(crate) fn with_keys<R>(&self, act: impl FnOnce(&mut KeyPool) -> R) -> Option<R> {
         self.keys.as_ref().map(|keys| act(&mut keys.lock()))
     }
 
-    /// As it follows the state before, whose keys were other ones: budget, pauses and the count of waiting calls go on, and so do the cooldowns of
-    /// keys that are still there, with the same secret. `same` gives the index that a key of this pool had before.
+    /// Continues an earlier state with other keys: budget, pauses and waiting calls stay, and so do the cooldowns of keys that remain with
+    /// the same secret. `same` returns the earlier index of a key.
     #[must_use]
     pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>) -> Self {
         self.budget = Arc::clone(&before.budget);
@@ -94,7 +94,7 @@ impl UpstreamState {
         self.places.lock().waiting()
     }
 
-    /// How many callers the provider asked to wait, each for its own credential, and when the last of them may go on.
+    /// Returns the number of callers whose credential the provider has paused, the earliest beginning and the latest end.
     #[must_use]
     pub fn credentials_paused(&self, now: Mono) -> Option<(usize, Mono, Mono)> {
         self.credential_pauses.lasting(now)
@@ -110,14 +110,14 @@ impl UpstreamState {
         self.keys.as_ref()?.lock().status(key, now)
     }
 
-    /// By hand: a key rests until then.
+    /// Rests a key until then, by hand.
     pub(crate) fn cool_key(&self, key: u16, until: Until) {
         if let Some(keys) = &self.keys {
             keys.lock().cool_key(key, until);
         }
     }
 
-    /// By hand: a key is as good as new.
+    /// Restores a key, by hand.
     pub(crate) fn restore_key(&self, key: u16) {
         if let Some(keys) = &self.keys {
             keys.lock().restore(key);
@@ -129,7 +129,7 @@ impl UpstreamState {
     }
 }
 
-/// The ids and groups of keys as one word: another set of keys is another pool.
+/// Hashes the ids and groups of keys: another set of keys is another pool.
 fn fingerprint(auth: &Auth) -> String {
     let mut hash = Sha256::new();
     for (key, group) in auth.keys.iter().zip(auth.group_numbers()) {

@@ -1,20 +1,20 @@
-//! Where a request goes below its upstream.
+//! The request target at an upstream.
 
 use crate::runtime::LiveUpstream;
 use seawall_core::request_target::{BadTarget, RequestTarget, dots};
 
-/// What stands for the whole server (RFC 9112 §3.2.4).
+/// The target for the whole server (RFC 9112 §3.2.4).
 pub const ASTERISK: &str = "*";
 
-/// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
-/// our key would be sent beside it, so it is taken out.
+/// Joins the upstream's base path and the path below it, byte for byte. Removes a caller's own value of the parameter that carries
+/// our key; otherwise both would be sent.
 ///
 /// # Errors
-/// When that cannot stand in a request line.
+/// When the result cannot stand in a request line.
 pub fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarget, BadTarget> {
     let base = &upstream.spec.url.path;
     if below == ASTERISK {
-        // Of a server only a part of which is the upstream, that part is the whole.
+        // If the upstream is only a part of a server, `*` means that part.
         return if base.is_empty() { Ok(RequestTarget::asterisk()) } else { RequestTarget::new(base.as_str()) };
     }
     let mut target = String::with_capacity(base.len() + below.len() + 1);
@@ -29,15 +29,15 @@ pub fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarget, Bad
     RequestTarget::new(without_ours(upstream, target))
 }
 
-/// The base path itself with a query, or with none: `target` would put a slash between the two.
+/// Returns the base path with a query or none; `target` would put a slash between the two.
 ///
 /// # Errors
-/// When that cannot stand in a request line.
+/// When the result cannot stand in a request line.
 pub fn base_target(upstream: &LiveUpstream, query: &str) -> Result<RequestTarget, BadTarget> {
     RequestTarget::new(without_ours(upstream, format!("{}{query}", upstream.spec.url.path)))
 }
 
-/// The same without the upstream's base path: where a page says that the next one is.
+/// Does the same without the upstream's base path, for the link to a next page.
 pub fn below(upstream: &LiveUpstream, below: String) -> String {
     without_ours(upstream, below)
 }
@@ -54,7 +54,7 @@ fn without_ours(upstream: &LiveUpstream, target: String) -> String {
     if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
 }
 
-/// Whether a parameter's name, once its escapes are read, is this one.
+/// Returns whether a parameter's decoded name equals this one.
 fn is_spelt(written: &str, name: &str) -> bool {
     let mut bytes = written.bytes();
     let read = std::iter::from_fn(|| match bytes.next()? {

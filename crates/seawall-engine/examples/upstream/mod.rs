@@ -1,4 +1,4 @@
-//! What the examples call: `seawall flaky`, by plain hyper. Its address is the first argument, or 127.0.0.1:8080.
+//! The upstream of the examples: `seawall flaky`, over plain hyper. Its address is the first argument, or 127.0.0.1:8080.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -7,15 +7,15 @@ use hyper_util::rt::TokioIo;
 use seawall_engine::{Classify, Meaning, Usual};
 use tokio::net::TcpStream;
 
-/// Whatever went wrong; the library finds the cause that it knows.
+/// Any error; the library finds a cause that it knows.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where the upstream is.
+/// Returns the address of the upstream.
 pub(crate) fn address() -> String {
     std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned())
 }
 
-/// Why there is no good answer.
+/// The reason why there is no successful response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Bad {
     #[error("answered {}", .0.status())]
@@ -24,7 +24,7 @@ pub(crate) enum Bad {
     Nothing(Error),
 }
 
-/// The policy's rules judge answers, `Retry-After` included; an error is known by its cause.
+/// The policy's rules classify responses, including `Retry-After`; an error is classified by its cause.
 impl Classify<Bad> for Usual {
     fn classify<'a>(&self, error: &'a Bad) -> Meaning<'a> {
         match error {
@@ -34,7 +34,7 @@ impl Classify<Bad> for Usual {
     }
 }
 
-/// The body of a good answer.
+/// Returns the body of a successful response.
 #[allow(dead_code, reason = "each example uses what it needs")]
 pub(crate) async fn get(path: &str) -> Result<String, Bad> {
     let request = Request::get(path).header("host", address()).body(Full::<Bytes>::default()).expect("a path of ours");
@@ -42,12 +42,12 @@ pub(crate) async fn get(path: &str) -> Result<String, Bad> {
     if answer.status().is_success() { Ok(answer.into_body()) } else { Err(Bad::Answer(answer)) }
 }
 
-/// One request to the upstream.
+/// Sends one request to the upstream.
 pub(crate) async fn send(request: Request<Full<Bytes>>) -> Result<Response<String>, Error> {
     send_to(&address(), request).await
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a connection of its own.
 pub(crate) async fn send_to(address: &str, request: Request<Full<Bytes>>) -> Result<Response<String>, Error> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -1,16 +1,16 @@
-//! What a cache did for one upstream, in numbers.
+//! Counts of the cache for one upstream.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub struct CacheCounts {
-    /// Fresh answers that were served.
+    /// Fresh responses served.
     pub hit: AtomicU64,
-    /// Stale ones: while a new one was fetched, or because there was none to be had.
+    /// Stale responses served, during a refresh or in place of a failure.
     pub stale: AtomicU64,
-    /// Answers that the upstream confirmed.
+    /// Responses confirmed by the upstream.
     pub revalidated: AtomicU64,
-    /// Calls that had to ask the upstream for an answer.
+    /// Calls that needed a response of the upstream.
     pub miss: AtomicU64,
     pub stored: AtomicU64,
 }
@@ -20,7 +20,7 @@ impl CacheCounts {
         place.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// By result, as metrics name it.
+    /// Returns the counts by result, as metrics name it.
     #[must_use]
     pub fn lookups(&self) -> [(&'static str, u64); 4] {
         let read = |place: &AtomicU64| place.load(Ordering::Relaxed);

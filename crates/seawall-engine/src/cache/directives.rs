@@ -1,4 +1,4 @@
-//! What `Cache-Control` says, of requests and of answers (RFC 9111 §5.2, RFC 5861).
+//! `Cache-Control` directives of requests and responses (RFC 9111 §5.2, RFC 5861).
 
 use http::HeaderMap;
 use http::header::{CACHE_CONTROL, PRAGMA};
@@ -30,7 +30,7 @@ impl Directives {
                 found.take(directive);
             }
         }
-        // RFC 9111 §5.4: only where there is no Cache-Control.
+        // RFC 9111 §5.4: only without Cache-Control.
         found.no_cache |= !said && headers.get(PRAGMA).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no-cache"));
         found
     }
@@ -40,7 +40,7 @@ impl Directives {
         let length = || Some(seconds(value.trim().trim_matches('"')));
         match name.trim().to_ascii_lowercase().as_str() {
             "no-store" => self.no_store = true,
-            // With field names it speaks of those fields only; taking it whole is the safe reading (§5.2.2.4, §5.2.2.7).
+            // With field names it applies to those fields only; applying it to the whole response is safe (§5.2.2.4, §5.2.2.7).
             "no-cache" => self.no_cache = true,
             "private" => self.private = true,
             "public" => self.public = true,
@@ -55,20 +55,20 @@ impl Directives {
         }
     }
 
-    /// Whether the answer may ever be served stale (§4.2.4).
+    /// Returns whether the response may ever be served stale (§4.2.4).
     #[must_use]
     pub const fn allows_stale(&self) -> bool {
         !self.no_cache && !self.must_revalidate && !self.proxy_revalidate && self.s_maxage.is_none()
     }
 
-    /// Whether the answer may be shared although its request carried credentials (§3.5).
+    /// Returns whether the response may be shared although its request had credentials (§3.5).
     #[must_use]
     pub const fn shares_authorized(&self) -> bool {
         self.public || self.must_revalidate || self.s_maxage.is_some()
     }
 }
 
-/// What cannot be read counts as no time at all: stale is the safe side (§4.2.1). Ten years are for ever.
+/// Parses seconds. Unreadable text counts as zero: stale is the safe side (§4.2.1). Capped at ten years.
 fn seconds(text: &str) -> Nanos {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return Nanos::ZERO;
@@ -76,7 +76,7 @@ fn seconds(text: &str) -> Nanos {
     Nanos::from_secs(text.parse().unwrap_or(u64::MAX).min(315_360_000))
 }
 
-/// The members of a list; commas inside quotes do not part them.
+/// Splits a list at commas outside of quotes.
 fn split(value: &[u8]) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     let members = value.split(move |b| {

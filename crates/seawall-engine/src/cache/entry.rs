@@ -1,4 +1,4 @@
-//! One stored answer: whether it may be kept and for whom, how old it is, and what it may still be used for.
+//! One stored response: storability, owner, age, and the uses that are still allowed.
 
 use super::directives::Directives;
 use super::harmless;
@@ -14,20 +14,20 @@ use seawall_core::time::{Nanos, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::atomic::AtomicBool;
 
-/// Stands for a caller's credentials without containing them.
+/// Identifies a caller's credentials without containing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallerDigest([u8; 16]);
 
 impl CallerDigest {
-    /// The credentials of a request, by the names that APIs give to them; nothing for an anonymous one. A retry under an idempotency
-    /// key has the same ones, whatever else of it may differ.
+    /// Hashes the credentials of a request, by common header names; `None` for an anonymous one. A retry under an idempotency key has the
+    /// same credentials, even if other headers differ.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::by(headers, is_credential)
     }
 
-    /// Everything in a request that may say who asks: all headers but those that are known to say something else. An answer to
-    /// `X-Api-Key` or `X-Tenant` is as private as one to `Authorization`, whatever an API calls its header.
+    /// Hashes all headers that may identify the caller: all but those known to be harmless. A response to `X-Api-Key` or `X-Tenant` is as
+    /// private as one to `Authorization`, whatever an API names its header.
     #[must_use]
     pub fn of_stored(headers: &HeaderMap) -> Option<Self> {
         Self::by(headers, |name| !harmless::is_harmless(name))
@@ -35,13 +35,13 @@ impl CallerDigest {
 
     fn by(headers: &HeaderMap, says_who: impl Fn(&str) -> bool) -> Option<Self> {
         let mut found: Vec<_> = headers.iter().filter(|(name, _)| says_who(name.as_str())).collect();
-        // The order of headers says nothing about who asks. Values of one name keep theirs.
+        // The order of different headers does not matter. Values of one name keep theirs.
         found.sort_by_key(|(name, _)| name.as_str());
         let mut hash: Option<Sha256> = None;
         for (name, value) in found {
             let hash = hash.get_or_insert_default();
             for part in [name.as_str().as_bytes(), value.as_bytes()] {
-                // Lengths keep two neighbours from being read as two others.
+                // Lengths keep different lists from colliding.
                 hash.update(part.len().to_be_bytes());
                 hash.update(part);
             }
@@ -58,30 +58,30 @@ impl CallerDigest {
     }
 }
 
-/// An answer as it may be served again.
+/// A response that may be served again.
 #[derive(Debug)]
 pub struct CachedResponse {
     pub status: StatusCode,
-    /// Clean of hop-by-hop headers.
+    /// Without hop-by-hop headers.
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Whom it belongs to; nobody in particular where it may be shared.
+    /// Its owner; `None` if it may be shared.
     pub caller: Option<CallerDigest>,
-    /// It says itself that it is for everybody, credentials or not.
+    /// The response allows sharing despite credentials.
     pub(super) open: bool,
-    /// The request headers that selected it, with their values.
+    /// The request headers named by `Vary`, with their values.
     vary: Vec<(HeaderName, Vec<HeaderValue>)>,
     received: Wall,
-    /// How old it was when it came.
+    /// Its age on arrival.
     age: Nanos,
     lifetime: Nanos,
     on_error: Nanos,
     meanwhile: Nanos,
-    /// Somebody is fetching a new one.
+    /// A refresh is in flight.
     pub(super) revalidating: AtomicBool,
 }
 
-/// The request that an answer belongs to.
+/// The request of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRequest<'a> {
     pub headers: &'a HeaderMap,
@@ -89,7 +89,7 @@ pub struct CacheRequest<'a> {
 }
 
 impl CachedResponse {
-    /// The answer as an entry, if RFC 9111 §3 lets it be stored and somebody could use it.
+    /// Builds an entry, if RFC 9111 §3 lets the response be stored and it could be reused.
     #[must_use]
     pub fn new(
         asked: CacheRequest<'_>,
@@ -128,7 +128,7 @@ impl CachedResponse {
         (useful || entry.has_validator()).then_some(entry)
     }
 
-    /// The same answer, confirmed by a 304 whose headers replace those it had (§3.2, §4.3.4).
+    /// Returns the same response with headers updated by a 304 (§3.2, §4.3.4).
     #[must_use]
     pub fn confirmed(&self, asked: CacheRequest<'_>, by: &HeaderMap, policy: &policy::CachePolicy, now: Wall) -> Option<Self> {
         const KEPT: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, TRANSFER_ENCODING, CONNECTION];
@@ -148,21 +148,21 @@ impl CachedResponse {
         self.age + now.since(self.received)
     }
 
-    /// Whether it may be served as it is, also by what the request itself asks for (§5.2.1).
+    /// Returns whether it may be served without validation, considering the request's directives (§5.2.1).
     #[must_use]
     pub fn is_fresh(&self, wanted: &Directives, now: Wall) -> bool {
         let age = self.age(now);
         !wanted.no_cache && wanted.max_age.is_none_or(|most| age <= most) && age + wanted.min_fresh.unwrap_or(Nanos::ZERO) < self.lifetime
     }
 
-    /// Whether it may stand in for an upstream that fails (RFC 5861 §4).
+    /// Returns whether it may replace a failure of the upstream (RFC 5861 §4).
     #[must_use]
     pub fn serves_on_error(&self, wanted: &Directives, now: Wall) -> bool {
         let most = wanted.stale_if_error.unwrap_or(self.on_error).min(self.on_error);
         !wanted.no_cache && most > Nanos::ZERO && self.staleness(now) <= most
     }
 
-    /// Whether it may be served while a new one is fetched (RFC 5861 §3).
+    /// Returns whether it may be served during a refresh (RFC 5861 §3).
     #[must_use]
     pub fn serves_meanwhile(&self, wanted: &Directives, now: Wall) -> bool {
         let plain = !wanted.no_cache && wanted.max_age.is_none() && wanted.min_fresh.is_none();
@@ -173,18 +173,18 @@ impl CachedResponse {
         Nanos(self.age(now).0.saturating_sub(self.lifetime.0))
     }
 
-    /// Whether the upstream can be asked if it is still good.
+    /// Returns whether it can be validated by a conditional request.
     #[must_use]
     pub fn has_validator(&self) -> bool {
         self.headers.contains_key(ETAG) || self.headers.contains_key(LAST_MODIFIED)
     }
 
-    /// Whether a request with these headers would have got the same answer (§4.1).
+    /// Returns whether a request with these headers selects this response (§4.1).
     pub(super) fn takes(&self, headers: &HeaderMap) -> bool {
         self.vary.iter().all(|(name, values)| headers.get_all(name).iter().eq(values))
     }
 
-    /// Whether it would be chosen for the same requests.
+    /// Returns whether both are selected by the same requests.
     pub(super) fn replaces(&self, other: &Self) -> bool {
         self.vary == other.vary
     }
@@ -195,17 +195,17 @@ impl CachedResponse {
     }
 }
 
-/// Statuses that are complete answers and cacheable without being told so (RFC 9110 §15.1), as far as they can succeed.
+/// Returns whether a status is cacheable by default (RFC 9110 §15.1) and a success.
 const fn is_kept(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308)
 }
 
-/// The request's values for what the answer varies by; nothing where it varies by everything.
+/// Returns the request's values of the headers in `Vary`; `None` if the response varies by everything.
 fn selected(asked: &HeaderMap, headers: &HeaderMap) -> Option<Vec<(HeaderName, Vec<HeaderValue>)>> {
     let mut vary = Vec::new();
     for value in headers.get_all(VARY) {
         for name in value.to_str().ok()?.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            // `*` is no header name that a request could have, and ends up here too.
+            // `*` is no valid header name and also ends here.
             let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| name != "*")?;
             let values = asked.get_all(&name).iter().cloned().collect();
             vary.push((name, values));
@@ -215,11 +215,11 @@ fn selected(asked: &HeaderMap, headers: &HeaderMap) -> Option<Vec<(HeaderName, V
     Some(vary)
 }
 
-/// §4.2.3: the larger of what the answer says and what its date implies.
+/// §4.2.3: the larger of the `Age` header and the age by its date.
 fn age(headers: &HeaderMap, now: Wall) -> Nanos {
     let said = headers.get(AGE).and_then(|value| value.to_str().ok()?.trim().parse().ok()).map_or(Nanos::ZERO, Nanos::from_secs);
     let implied = date(headers, &DATE).map_or(Nanos::ZERO, |date| now.since(date));
-    // Dates have whole seconds: less than two are no age.
+    // Dates have whole seconds, so less than two count as zero.
     said.max(if implied < Nanos::from_secs(2) { Nanos::ZERO } else { implied })
 }
 
@@ -229,7 +229,7 @@ fn lifetime(said: &Directives, headers: &HeaderMap, ttl: Nanos, now: Wall) -> Na
     }
     if headers.contains_key(EXPIRES) {
         let from = date(headers, &DATE).unwrap_or(now);
-        // A date that cannot be read has passed.
+        // An unreadable date counts as past.
         return date(headers, &EXPIRES).map_or(Nanos::ZERO, |expires| expires.since(from));
     }
     ttl

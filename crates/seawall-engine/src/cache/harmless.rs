@@ -1,8 +1,8 @@
-//! Headers of a request that do not say who asks. What is not here keeps callers with different values apart.
+//! Request headers that do not identify the caller. Any other header separates callers with different values.
 
-/// By their names in lower case.
+/// Names in lower case.
 const NAMES: [&str; 61] = [
-    // What is asked for, and in which form. Answers that depend on it say so in `Vary`.
+    // The requested content and its form. Responses that depend on it name it in `Vary`.
     "accept",
     "accept-charset",
     "accept-encoding",
@@ -27,7 +27,7 @@ const NAMES: [&str; 61] = [
     "save-data",
     "viewport-width",
     "width",
-    // Where in a page a request comes from.
+    // The context of a request within a page.
     "origin",
     "priority",
     "purpose",
@@ -37,7 +37,7 @@ const NAMES: [&str; 61] = [
     "upgrade-insecure-requests",
     "x-purpose",
     "x-requested-with",
-    // How stored answers are to be used.
+    // The use of stored responses.
     "cache-control",
     "pragma",
     "if-match",
@@ -45,7 +45,7 @@ const NAMES: [&str; 61] = [
     "if-modified-since",
     "if-unmodified-since",
     "if-range",
-    // The hop.
+    // The connection.
     "alt-used",
     "connection",
     "date",
@@ -60,7 +60,7 @@ const NAMES: [&str; 61] = [
     "transfer-encoding",
     "upgrade",
     "via",
-    // The one request, different each time.
+    // Identifiers of the single request, different each time.
     "idempotency-key",
     "request-id",
     "correlation-id",
@@ -71,10 +71,10 @@ const NAMES: [&str; 61] = [
     "seawall-attempt",
 ];
 
-/// Families of them. `sec-fetch-` and `sec-ch-` are written by browsers alone.
+/// Prefixes. `sec-fetch-` and `sec-ch-` are set by browsers alone.
 const PREFIXES: [&str; 3] = ["sec-fetch-", "sec-ch-", "sec-websocket-"];
 
-/// Identifiers of one request or trace, as tracers and proxies call them.
+/// Identifiers of one request or trace, by the names of tracers and proxies.
 const TRACES: [&str; 14] = [
     "b3",
     "x-b3-traceid",
@@ -92,8 +92,8 @@ const TRACES: [&str; 14] = [
     "sentry-trace",
 ];
 
-/// Where a request came from, as proxies before us say. Upstreams hear of it with `forwarded = true` only; where one does and its answers
-/// depend on it, it has to say so.
+/// The origin of a request according to earlier proxies. Upstreams see it only with `forwarded = true`; a response that depends on it must
+/// then name it in `Vary`.
 const PLACES: [&str; 8] = [
     "forwarded",
     "x-forwarded-for",

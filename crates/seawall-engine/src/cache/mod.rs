@@ -1,5 +1,5 @@
-//! Answers kept by this process, bounded in bytes and in number; the least recently used go first. Knows what RFC 9111
-//! and RFC 5861 allow; when to ask it is the gateway's business.
+//! The response cache of this process, bounded in bytes and entries, with least-recently-used eviction. It implements the rules of RFC 9111
+//! and RFC 5861; the gateway decides when to use it.
 
 mod counts;
 mod directives;
@@ -16,22 +16,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Larger bodies are not kept.
+/// Larger bodies are not stored.
 pub const MAX_BODY: usize = 1 << 20;
 const MAX_BYTES: usize = 64 << 20;
 const MAX_KEYS: usize = 1 << 14;
-/// Different answers to the same request, told apart by `Vary`.
+/// Maximum responses to the same request that differ by `Vary`.
 const MAX_VARIANTS: usize = 16;
 
-/// What was asked for. Ordered so that everything about one target lies together.
+/// The key of a request. Its order keeps all entries of one target together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheKey {
-    /// The upstream's number, which is a new one for each new URL.
+    /// The upstream's id, which changes with its URL.
     pub upstream: u32,
     /// Path and query, without our credential.
     pub target: Arc<str>,
     pub head: bool,
-    /// Only this caller may have the answer.
+    /// Only this caller may get the response.
     pub caller: Option<CallerDigest>,
 }
 
@@ -45,7 +45,7 @@ struct CacheSlot {
 #[derive(Debug, Default)]
 struct CacheShards {
     slots: BTreeMap<CacheKey, CacheSlot>,
-    /// Keys by when they were last used.
+    /// Keys by last use.
     order: BTreeMap<u64, CacheKey>,
     turn: u64,
     bytes: usize,
@@ -54,7 +54,7 @@ struct CacheShards {
 #[derive(Debug)]
 pub struct ResponseCache {
     shelves: Locked<CacheShards>,
-    /// Lets those who have nothing to look for pass without the lock.
+    /// Lets lookups in an empty cache skip the lock.
     keys: AtomicUsize,
     most_bytes: usize,
 }
@@ -72,8 +72,8 @@ impl ResponseCache {
         Self { shelves: Locked::new(shelves), keys: AtomicUsize::new(0), most_bytes }
     }
 
-    /// The answer for such a request: the caller's own, or else one that says itself that everybody may have it. What an
-    /// anonymous caller got is not what one with credentials asks for.
+    /// Finds the response for a request: the caller's own, or else a shareable one. A response to an anonymous caller is not served
+    /// to one with credentials.
     #[must_use]
     pub fn find(&self, key: &CacheKey, headers: &HeaderMap) -> Option<Arc<CachedResponse>> {
         if self.is_empty() {
@@ -87,7 +87,7 @@ impl ResponseCache {
         shelves.find(&CacheKey { caller: None, ..key.clone() }, headers).filter(|entry| entry.open)
     }
 
-    /// Keeps the entry under the caller that it belongs to.
+    /// Stores the entry under the caller that owns it.
     pub fn store(&self, mut key: CacheKey, entry: Arc<CachedResponse>) {
         key.caller = entry.caller;
         let mut shelves = self.shelves.lock();
@@ -98,7 +98,7 @@ impl ResponseCache {
         self.keys.store(shelves.slots.len(), Ordering::Relaxed);
     }
 
-    /// Forgets every answer about a target that an unsafe method has changed (RFC 9111 §4.4).
+    /// Drops all responses about a target that an unsafe method has changed (RFC 9111 §4.4).
     pub fn invalidate(&self, upstream: u32, target: &str) {
         if self.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl CacheShards {
     }
 }
 
-/// The right to fetch a new answer for an entry; one at a time has it.
+/// The right to refresh an entry; only one call has it at a time.
 #[derive(Debug)]
 pub struct Revalidation(Arc<CachedResponse>);
 

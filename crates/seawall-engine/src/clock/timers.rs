@@ -1,5 +1,5 @@
-//! Sleepers that no runtime knows: whoever polls a future by hand wakes them, on the machine's clock or on a simulated
-//! one. This is how a plain thread runs a call, and how ten minutes pass in a millisecond.
+//! Sleepers outside of any runtime: a manual poll loop wakes them, on the machine's clock or on a simulated one. So a plain thread can run
+//! a call, and ten minutes pass in a millisecond.
 
 use crate::locked_cell::Locked;
 use seawall_core::time::Mono;
@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// Who sleeps, by when they want to be woken.
+/// Sleepers, ordered by wake-up time.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// The simulated time, where there is one.
+    /// The simulated time, if any.
     simulated: Option<AtomicU64>,
     sleepers: Locked<Sleepers>,
 }
@@ -34,13 +34,13 @@ impl Timers {
         Self { simulated: None, sleepers: Locked::new(Sleepers { next: 0, waiting: BTreeMap::new() }) }
     }
 
-    /// The simulated time; `None` where the machine's clock counts.
+    /// Returns the simulated time; `None` with the machine's clock.
     #[inline]
     pub(crate) fn now(&self) -> Option<Mono> {
         self.simulated.as_ref().map(|now| Mono(now.load(Ordering::Acquire)))
     }
 
-    /// Moves the simulated time, never back, and wakes whoever is due.
+    /// Advances simulated time, never back, and wakes due sleepers.
     pub(crate) fn advance_to(&self, at: Mono) {
         if let Some(now) = &self.simulated {
             now.fetch_max(at.0, Ordering::AcqRel);
@@ -61,8 +61,8 @@ impl Timers {
         self.sleepers.lock().waiting.keys().next().map(|(at, _)| *at)
     }
 
-    /// Polls a future to its end on this thread. While it waits, simulated time jumps to the next sleeper; on the machine's
-    /// clock the thread parks until then.
+    /// Polls a future to its end on this thread. While it waits, simulated time jumps to the next sleeper; with the machine's clock the
+    /// thread parks until then.
     pub(crate) fn run<F: Future>(&self, future: F, now: impl Fn() -> Mono) -> F::Output {
         let woken = Arc::new(Woken { thread: std::thread::current(), flag: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&woken));
@@ -78,7 +78,7 @@ impl Timers {
                         std::thread::park_timeout(Duration::from_nanos(at.since(now()).0));
                         self.wake_due(now());
                     }
-                    // Another thread has what this one waits for.
+                    // No sleeper: another thread will wake this one.
                     (None, _) => std::thread::park(),
                 }
             }
@@ -98,7 +98,7 @@ impl Wake for Woken {
     }
 }
 
-/// Ready when the time has come. Dropping it takes it off the list.
+/// Completes at its time. Dropping it removes it from the list.
 #[derive(Debug)]
 pub(crate) struct Sleep<'a, N> {
     timers: &'a Timers,

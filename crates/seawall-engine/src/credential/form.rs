@@ -1,4 +1,4 @@
-//! Credentials in the form in which they are sent, and how they are hidden in that form.
+//! Credentials in the form in which they are sent, and their masking in that form.
 
 use crate::base64::base64;
 use crate::mask::{Mask, Probe};
@@ -19,7 +19,7 @@ impl std::fmt::Debug for CredentialForm {
     }
 }
 
-/// Hides a credential in each form in which it is sent.
+/// Masks a credential in each form in which it is sent.
 pub(crate) fn hide(inject: &Inject, secret: &Secret, shown: &str, mask: &mut Mask) {
     match inject {
         Inject::Basic => mask.hide_basic(secret.reveal(), shown),

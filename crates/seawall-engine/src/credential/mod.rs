@@ -1,4 +1,4 @@
-//! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
+//! Credentials of requests: added last, after everything that is logged, hashed or cached.
 
 mod form;
 mod oauth;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub struct Credentials {
     place: CredentialPlace,
     keys: Vec<ReadyCredential>,
-    /// Every key, in every form in which it goes out.
+    /// Masks every key in every form in which it is sent.
     mask: Mask,
-    /// Where the only credential comes from, if it is one that expires.
+    /// The source of an expiring credential; then it is the only one.
     pub tokens: Option<Arc<Tokens>>,
 }
 
@@ -73,7 +73,7 @@ impl Credentials {
         Ok(Self { place, keys, mask, tokens })
     }
 
-    /// Hides the keys, and the tokens that were in force lately.
+    /// Masks the keys, and recent tokens.
     #[must_use]
     pub fn mask(&self) -> Mask {
         let mut mask = self.mask.clone();
@@ -83,7 +83,7 @@ impl Credentials {
         mask
     }
 
-    /// Finds the credential of one attempt in the headers of its response.
+    /// Returns the search pattern for the credential of one attempt in its response's headers.
     pub(crate) fn probe<'a>(&'a self, key: Option<u16>, token: Option<&'a OauthToken>) -> Option<&'a Probe> {
         match (key, token) {
             (Some(key), _) => self.keys.get(usize::from(key)).map(|key| &key.probe),
@@ -92,18 +92,18 @@ impl Credentials {
         }
     }
 
-    /// What tells the secret of each key from another one under the same id.
+    /// Returns fingerprints that distinguish the secrets of keys under the same ids.
     pub(crate) fn fingerprints(&self) -> Vec<u32> {
         self.keys.iter().map(|key| key.fingerprint).collect()
     }
 
-    /// What logs show of a key.
+    /// Returns the part of a key that logs show.
     #[must_use]
     pub fn tail(&self, key: u16) -> Option<Arc<str>> {
         self.keys.get(usize::from(key)).map(|key| Arc::clone(&key.tail))
     }
 
-    /// The header that callers may not set themselves on this route.
+    /// Returns the header that callers may not set on this route.
     #[must_use]
     pub fn header(&self) -> Option<&HeaderName> {
         match &self.place {
@@ -112,7 +112,7 @@ impl Credentials {
         }
     }
 
-    /// The parameter to add to the query.
+    /// Returns the query parameter that carries a key.
     #[must_use]
     pub fn query(&self, key: u16) -> Option<QueryParameter> {
         match (&self.place, self.keys.get(usize::from(key))?) {
@@ -123,7 +123,7 @@ impl Credentials {
         }
     }
 
-    /// The parameter that carries a token.
+    /// Returns the query parameter that carries a token.
     #[must_use]
     pub fn query_token(&self, token: &OauthToken) -> Option<QueryParameter> {
         match (&self.place, &token.sent) {
@@ -132,7 +132,7 @@ impl Credentials {
         }
     }
 
-    /// The header that carries a token.
+    /// Returns the header that carries a token.
     #[must_use]
     pub fn token_field<'a>(&'a self, token: &'a OauthToken) -> Option<(&'a HeaderName, &'a HeaderValue)> {
         match (&self.place, &token.sent) {
@@ -141,7 +141,7 @@ impl Credentials {
         }
     }
 
-    /// The header that carries a key.
+    /// Returns the header that carries a key.
     #[must_use]
     pub fn field(&self, key: u16) -> Option<(&HeaderName, &HeaderValue)> {
         match (&self.place, self.keys.get(usize::from(key))?) {
@@ -150,7 +150,7 @@ impl Credentials {
         }
     }
 
-    /// The name of the query parameter that carries the key, which callers may not set themselves.
+    /// Returns the name of the query parameter that carries the key; callers may not set it.
     #[must_use]
     pub fn parameter(&self) -> Option<&str> {
         match &self.place {

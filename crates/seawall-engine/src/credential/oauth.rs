@@ -1,4 +1,4 @@
-//! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
+//! OAuth 2 tokens (RFC 6749): fetched on demand, kept in memory, with one token request however many calls wait.
 
 use super::form::{CredentialForm, hide, probe, sent};
 use crate::base64::base64;
@@ -30,24 +30,24 @@ use tokio::sync::watch;
 const CONNECT: Nanos = Nanos::from_secs(5);
 const TOTAL: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 64 * 1024;
-/// A provider that has just said no is not asked again by every call that comes along.
+/// After a refusal, the provider is not asked again for this long.
 const DENIED_FOR: Nanos = Nanos::from_secs(1);
-/// One that has just given no usable answer is asked again sooner, since that passes.
+/// After an unusable response, it is asked again sooner, since such a failure passes.
 const UNAVAILABLE_FOR: Nanos = Nanos::from_millis(200);
-/// A token is renewed a tenth of its life early, at most by this.
+/// A token is renewed a tenth of its lifetime early, at most by this.
 const EARLY: Nanos = Nanos::from_secs(30);
-/// A token is used for at least this long, whatever life its provider gives it. Otherwise a provider that says
-/// `expires_in: 0` would be asked again for ever by the first call that waits for a token.
+/// Minimum use of a token, whatever its lifetime. Otherwise a provider that returns `expires_in: 0` would be asked in an endless loop by
+/// the first call that waits for a token.
 const MIN_LIFE: Nanos = Nanos::from_millis(500);
-/// Refusals by the upstream renew the token at most this often: a request that is refused with every token must not make a
-/// token request each time it is sent.
+/// Minimum interval of renewals after refusals by the upstream: a request that is refused with every token must not cause a token request
+/// for each send.
 const RENEWAL_PAUSE: Nanos = Nanos::from_secs(1);
-/// Characters of what a provider says.
+/// Maximum characters of the provider's message.
 const MAX_WORDS: usize = 300;
-/// Replaced tokens that are still hidden.
+/// Replaced tokens that are still masked.
 const MAX_PAST: usize = 8;
 
-/// Where an upstream's tokens come from, and the one in force.
+/// The source of an upstream's tokens, and the current token.
 #[derive(Debug)]
 pub struct Tokens {
     spec: Refresh,
@@ -56,7 +56,7 @@ pub struct Tokens {
     first_refresh: Option<Secret>,
     inject: Inject,
     cell: Locked<OauthCell>,
-    /// Where instances find each other's tokens.
+    /// Tokens of other instances.
     shared: Option<SharedToken>,
 }
 
@@ -64,14 +64,14 @@ pub struct Tokens {
 struct OauthCell {
     token: Option<Arc<OauthToken>>,
     turn: u64,
-    /// The provider may replace it with each token.
+    /// The refresh token, which the provider may replace with each token.
     refresh: Option<Secret>,
-    /// Access tokens that were replaced lately: a response to an earlier request may still repeat one.
+    /// Recently replaced access tokens: a response to an earlier request may still contain one.
     past: VecDeque<Secret>,
-    /// Closed when the request under way is over.
+    /// Closed when the token request in flight has ended.
     flight: Option<watch::Receiver<()>>,
     denied: Option<(Mono, Denied)>,
-    /// When a refusal by the upstream last renewed the token.
+    /// Time of the last renewal after a refusal by the upstream.
     renewed: Option<Mono>,
 }
 
@@ -84,7 +84,7 @@ pub struct OauthToken {
     pub(crate) probe: Probe,
 }
 
-/// Why there is no token.
+/// The reason why there is no token.
 #[derive(Clone, Debug)]
 pub struct Denied {
     pub why: Masked,
@@ -123,7 +123,7 @@ impl Tokens {
         Ok(Arc::new(Self { spec: spec.clone(), client_id, client_secret, first_refresh, inject: auth.inject.clone(), cell, shared }))
     }
 
-    /// The token in force, or a new one; `rejected` is one that the upstream would not have any more.
+    /// Returns the current token, or a new one; the upstream has refused `rejected`.
     ///
     /// # Errors
     /// When the provider gives none.
@@ -152,12 +152,12 @@ impl Tokens {
                     }
                 }
             };
-            // An error says that the sender is gone, which is how a request ends.
+            // An error means that the sender is gone, which is how a request ends.
             drop(flight.changed().await);
         }
     }
 
-    /// Starts the one request that everybody waits for. It is a task of its own: the caller who needed it first may leave.
+    /// Starts the one token request that all calls wait for. It is a separate task, because the call that needed it first may be dropped.
     fn depart(self: &Arc<Self>, cell: &mut OauthCell, sending: &Sending) -> watch::Receiver<()> {
         let (done, flight) = watch::channel(());
         cell.flight = Some(flight.clone());
@@ -172,7 +172,7 @@ impl Tokens {
         flight
     }
 
-    /// The provider's answer, which another instance may have got already.
+    /// Returns the provider's response, possibly from another instance.
     async fn fetch(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
         let Some(shared) = &self.shared else { return self.ask(sending, refresh).await };
         loop {
@@ -225,7 +225,7 @@ impl Tokens {
         let base = &self.spec.token_url;
         let failed = |fault: Fault| self.unavailable(&format!("did not answer ({})", fault.token));
         let unconnected = |error: ConnectError| match error.detail {
-            // No wait makes a certificate good.
+            // Waiting does not make a certificate valid.
             Some(detail) if error.fault == Fault::CERTIFICATE => untrusted(&detail),
             Some(detail) => self.unavailable(&format!("cannot be connected to: {detail}")),
             None => self.unavailable(&format!("cannot be connected to ({})", error.fault.token)),
@@ -294,7 +294,7 @@ impl Tokens {
         Ok(request)
     }
 
-    /// Hides the tokens in force and those before, and what they are asked for with.
+    /// Masks current and recent tokens, and the client's credentials.
     pub(crate) fn hide(&self, mask: &mut Mask) {
         let cell = self.cell.lock();
         for token in cell.token.iter().map(|token| &token.secret).chain(&cell.past) {
@@ -303,18 +303,18 @@ impl Tokens {
         for secret in [Some(&self.client_secret), self.first_refresh.as_ref(), cell.refresh.as_ref()].into_iter().flatten() {
             mask.hide(secret.reveal(), "…");
         }
-        // As RFC 6749 sends both in a header.
+        // The form in which RFC 6749 sends both in a header.
         mask.hide_basic(&format!("{}:{}", encode(self.client_id.reveal()), encode(self.client_secret.reveal())), "…");
     }
 
-    /// The provider gives no token now. Nothing went to the upstream, so that the call may be tried again whatever its method, and
-    /// the upstream is not to blame.
+    /// Builds the error for a temporary failure of the provider. Nothing was sent to the upstream, so the call may be retried whatever its
+    /// method, and the upstream is not blamed.
     pub(crate) fn unavailable(&self, why: &str) -> Denied {
         let host = &self.spec.token_url.host;
         Denied { why: Masked::ours(format!("the token provider {host} {why}")), fault: Fault::UNRELATED }
     }
 
-    /// The provider's words, short and without anything of ours that it repeats.
+    /// Returns the provider's message, shortened and masked.
     fn masked(&self, text: &str) -> Masked {
         let mut mask = Mask::default();
         self.hide(&mut mask);
@@ -323,7 +323,7 @@ impl Tokens {
 }
 
 impl Denied {
-    /// For how long calls get this instead of asking again.
+    /// Returns for how long further calls get this error without a new request.
     fn lasts(&self) -> Nanos {
         if self.fault == Fault::TOKEN { DENIED_FOR } else { UNAVAILABLE_FOR }
     }
@@ -333,7 +333,7 @@ fn is_token(status: u16, answer: &Value) -> bool {
     matches!(status, 200..300) && answer["access_token"].as_str().is_some_and(|token| !token.is_empty())
 }
 
-/// Whether the provider says no (RFC 6749 §5.2). Everything else, as a page of its load balancer or "later", passes.
+/// Returns whether the provider refuses (RFC 6749 §5.2). All other failures, such as a load balancer's error page, are temporary.
 fn is_refusal(status: u16, answer: &Value) -> bool {
     let passes = matches!(status, 408 | 429 | 500..);
     !passes && answer["error"].as_str().is_some_and(|error| !matches!(error, "temporarily_unavailable" | "slow_down" | "server_error"))

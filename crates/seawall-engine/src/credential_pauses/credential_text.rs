@@ -1,13 +1,13 @@
-//! The part of a credential that stays the same from one request to the next. Signatures, their dates and nonces do not.
+//! Extracts the part of a credential that is equal in all requests. Signatures, dates and nonces are not.
 
-/// Parameters that name the credential of a signed request, in lower case: AWS and those who sign as it does (`Credential`), OAuth 1,
-/// HTTP signatures (`keyId`), Hawk (`id`), Digest (`username`), EdgeGrid.
+/// Parameters that name the credential of a signed request, in lower case: AWS and compatible schemes (`Credential`), OAuth 1, HTTP
+/// signatures (`keyId`), Hawk (`id`), Digest (`username`), EdgeGrid.
 const NAMES: [&str; 8] = ["credential", "oauth_token", "oauth_consumer_key", "keyid", "id", "username", "client_token", "access_token"];
 
 /// Schemes whose credential is the part before a colon.
 const BEFORE_COLON: [&str; 6] = ["AWS", "SharedKey", "SharedKeyLite", "OSS", "GOOG1", "Qiniu"];
 
-/// The lasting part of a value of `Authorization`, handed out piece by piece.
+/// Passes the constant parts of an `Authorization` value to `piece`.
 pub(crate) fn of_authorization(value: &[u8], mut piece: impl FnMut(&[u8])) {
     let text = std::str::from_utf8(value).unwrap_or_default();
     let Some((scheme, rest)) = text.split_once(' ') else { return piece(value) };
@@ -30,7 +30,7 @@ pub(crate) fn of_authorization(value: &[u8], mut piece: impl FnMut(&[u8])) {
     }
 }
 
-/// An access key without the date and region that it is scoped to: `AKID/20261119/…`, encoded or not.
+/// Returns an access key without its scope of date and region: `AKID/20261119/…`, encoded or not.
 pub(crate) fn of_scoped(credential: &str) -> &str {
     credential.split('/').next().unwrap_or(credential).split("%2F").next().unwrap_or(credential)
 }

@@ -1,4 +1,4 @@
-//! Sends a request whose body goes through once. An upload that keeps moving may take longer than an attempt; one that stalls may not.
+//! Sends a request with a streamed body. An upload that makes progress may take longer than an attempt; a stalled one may not.
 
 use crate::attempt::{AttemptRequest, Transport};
 use crate::clock::Clock;
@@ -8,27 +8,27 @@ use seawall_http::fault::Fault;
 use seawall_http::request_body::Feed;
 use std::pin::pin;
 
-/// How often a body is looked at while it is on its way.
+/// Interval at which an upload's progress is checked.
 const TICK: Nanos = Nanos::from_secs(1);
 
-/// What became of the request, and since when the upstream had all of it.
+/// The result of a request, and the time since which the upstream had all of it.
 #[derive(Debug)]
 pub(crate) struct Uploaded {
     pub result: Result<(), Fault>,
     pub whole_since: Mono,
 }
 
-/// When an upload is over that does not end by itself.
+/// Ends an upload that does not end by itself.
 #[derive(Debug)]
 struct UploadTimeout {
     timeout: Timeout,
     started: Mono,
-    /// What is left of the call's deadline ends here.
+    /// The end of the call's deadline.
     end: Mono,
-    /// Bytes of the body that had moved when it was last looked at, and since when no more have.
+    /// Bytes of the body sent at the last check, and the time since which no more were sent.
     moved: u64,
     moved_at: Mono,
-    /// When all of the body had been taken.
+    /// The time at which the whole body had been sent.
     whole_since: Option<Mono>,
 }
 
@@ -37,7 +37,7 @@ impl UploadTimeout {
         Self { timeout, started, end, moved: 0, moved_at: started, whole_since: None }
     }
 
-    /// Takes note of how far the body is. Returns the fault if the request has had its time.
+    /// Notes the progress of the body. Returns the fault if the request has exceeded its time.
     fn look(&mut self, moved: u64, is_whole: bool, now: Mono) -> Option<Fault> {
         if moved > self.moved {
             (self.moved, self.moved_at) = (moved, now);
@@ -58,7 +58,7 @@ impl UploadTimeout {
     }
 }
 
-/// Sends, and watches the body meanwhile.
+/// Sends the request and watches the body meanwhile.
 pub(crate) async fn send<T: Transport>(
     clock: &Clock,
     timeout: Timeout,
@@ -72,7 +72,7 @@ pub(crate) async fn send<T: Transport>(
     let fault = {
         let mut sending = pin!(transport.send(attempt));
         loop {
-            // In a box, as it is waited for only here.
+            // Boxed, since most attempts never await it.
             let tick = Box::pin(clock.sleep_until((looked_at + TICK.min(timeout.attempt)).min(pace.end)));
             let result = tokio::select! {
                 biased;
@@ -100,7 +100,7 @@ mod tests {
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
-    /// The second at which an upload ends that moves so many bytes in each second and is whole after them.
+    /// Returns the second at which an upload ends that sends these bytes in each second, and is complete afterwards if `is_whole`.
     fn ends(moves: &[u64], is_whole: bool) -> Option<(usize, Fault)> {
         let timeout = Timeout {
             connect: SECOND,
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_body_that_stalls_is_cut_after_the_longest_silence() {
         assert_eq!(ends(&[1; 20], false), Some((30, Fault::STALLED)));
-        // A pause that is shorter goes by.
+        // A shorter pause is tolerated.
         assert_eq!(ends(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1], false), Some((20, Fault::STALLED)));
     }
 }

@@ -1,11 +1,11 @@
-//! One attempt, as whoever sends it sees it.
+//! One attempt, as its sender sees it.
 
 use seawall_core::call::First;
 use seawall_core::time::Nanos;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the closure is told about the attempt that it is to make.
+/// The attempt that a closure is to make.
 ///
 /// ```
 /// use seawall_engine::{Clock, Policy};
@@ -35,7 +35,7 @@ impl Attempt {
         Self { number: 1, timeout: first.timeout, remaining: first.remaining, idempotency_key: None, credential: None }
     }
 
-    /// From 1.
+    /// Returns the attempt's number, from 1.
     ///
     /// ```
     /// # use seawall_engine::{Clock, Policy};
@@ -49,7 +49,7 @@ impl Attempt {
         self.number
     }
 
-    /// What this attempt may take. The future is dropped when it takes longer; a blocking closure must see to it itself.
+    /// Returns the time limit of this attempt. The future is dropped when it takes longer; a blocking closure must enforce it itself.
     ///
     /// ```
     /// # use seawall_engine::Policy;
@@ -63,7 +63,7 @@ impl Attempt {
         Duration::from_nanos(self.timeout.0)
     }
 
-    /// What is left of the whole call: the deadline to pass on.
+    /// Returns the remaining time of the whole call: the deadline to pass on.
     ///
     /// ```
     /// # use seawall_engine::Policy;
@@ -77,7 +77,7 @@ impl Attempt {
         Duration::from_nanos(self.remaining.0)
     }
 
-    /// The idempotency key to send, the same in every attempt of the call.
+    /// Returns the idempotency key to send, the same in every attempt of the call.
     ///
     /// ```
     /// # use seawall_engine::Policy;
@@ -90,8 +90,8 @@ impl Attempt {
         self.idempotency_key.as_deref()
     }
 
-    /// The `id` of the credential to use, where the policy's upstream has a pool of keys. Their secrets are yours to know:
-    /// the library reads none.
+    /// Returns the `id` of the credential to use, if the policy's upstream has a pool of keys. The caller has their secrets: the library
+    /// reads none.
     ///
     /// ```
     /// # use seawall_engine::Policies;

@@ -1,5 +1,4 @@
-//! What one result means, as a classifier says it: by its own word, or as a status or failure that the policy's rules
-//! are to judge.
+//! The meaning of one result, given by a classifier: decided by itself, or as a status or failure that the policy's rules decide.
 
 use http::HeaderMap;
 use seawall_core::classify::{Classification, HeaderLookup, Hint};
@@ -9,8 +8,7 @@ use std::time::Duration;
 
 use crate::clock::nanos;
 
-/// What a result means. Most classifiers return a [`Class`], an [`ErrorKind`] or an [`http::StatusCode`], which all
-/// become one.
+/// The meaning of a result. Most classifiers return a [`Class`], an [`ErrorKind`] or an [`http::StatusCode`], which convert to it.
 ///
 /// ```
 /// use seawall_engine::{Class, ErrorKind, Meaning, Policy};
@@ -27,12 +25,12 @@ pub struct Meaning<'a>(pub(super) MeaningKind<'a>);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MeaningKind<'a> {
     Success,
-    /// For the policy's rules.
+    /// Decided by the policy's rules.
     Seen {
         result: Result<u16, ErrorKind>,
         headers: Option<&'a HeaderMap>,
     },
-    /// By the classifier's own word.
+    /// Decided by the classifier.
     Said {
         result: Result<u16, ErrorKind>,
         verdict: Classification,
@@ -50,10 +48,10 @@ impl HeaderLookup for MeaningFields<'_> {
 }
 
 impl<'a> Meaning<'a> {
-    /// All is well.
+    /// A success.
     pub const SUCCESS: Self = Self(MeaningKind::Success);
 
-    /// An HTTP status; the policy's rules say what it is.
+    /// Builds the meaning of an HTTP status; the policy's rules decide it.
     ///
     /// ```
     /// # use seawall_engine::Meaning;
@@ -64,7 +62,7 @@ impl<'a> Meaning<'a> {
         Self(MeaningKind::Seen { result: Ok(status), headers: None })
     }
 
-    /// An HTTP answer; the policy's rules read its status and what its headers ask for (`Retry-After`, `RateLimit`).
+    /// Builds the meaning of an HTTP response; the policy's rules read its status and headers (`Retry-After`, `RateLimit`).
     ///
     /// ```
     /// # use seawall_engine::Meaning;
@@ -77,8 +75,8 @@ impl<'a> Meaning<'a> {
         Self(MeaningKind::Seen { result: Ok(status), headers: Some(headers) })
     }
 
-    /// Of this class, whatever the rules say. Logs and metrics show it under the status that HTTP has for such a
-    /// failure: 503, 400, 500, 429 and 401.
+    /// Builds a meaning of this class, whatever the rules. Logs and metrics show it under the HTTP status of such a failure: 503, 400, 500,
+    /// 429 and 401.
     #[must_use]
     const fn class(class: Class) -> Self {
         let status = match class {
@@ -92,7 +90,7 @@ impl<'a> Meaning<'a> {
         Self(MeaningKind::Said { result: Ok(status), verdict: said(class) })
     }
 
-    /// Nothing before that long: the wait is this or the policy's own backoff, whichever is longer.
+    /// Sets a minimum wait: the retry waits this long or by the policy's own backoff, whichever is longer.
     ///
     /// ```
     /// # use seawall_engine::{Class, Meaning};
@@ -107,7 +105,7 @@ impl<'a> Meaning<'a> {
         self
     }
 
-    /// Nothing was executed: it may be sent again even if it must not happen twice.
+    /// Marks that nothing was executed: the request may be repeated even if it is not idempotent.
     ///
     /// ```
     /// # use seawall_engine::{Class, Meaning};
@@ -141,7 +139,7 @@ impl From<Class> for Meaning<'_> {
     }
 }
 
-/// A failure without an answer; the policy's rules say what it is.
+/// A failure without a response; the policy's rules decide it.
 impl From<ErrorKind> for Meaning<'_> {
     fn from(kind: ErrorKind) -> Self {
         Self(MeaningKind::Seen { result: Err(kind), headers: None })

@@ -1,4 +1,4 @@
-//! Who says what a result means: the library for errors that everybody knows, a closure for all others.
+//! Classifiers of results: the library's own for common errors, and closures for all others.
 
 use super::classification::Meaning;
 use seawall_core::record::{Class, ErrorKind};
@@ -6,10 +6,10 @@ use seawall_http::fault::Fault;
 use std::error::Error;
 use std::io;
 
-/// Says what an error means. A closure from `&E` to a [`Class`], an [`ErrorKind`], an [`http::StatusCode`] or a
-/// [`Meaning`] is one; [`Usual`] knows the errors of the standard library, `http` and `hyper`.
+/// Classifies errors. A closure from `&E` to a [`Class`], an [`ErrorKind`], an [`http::StatusCode`] or a [`Meaning`] is a classifier;
+/// [`Usual`] knows the errors of the standard library, `http` and `hyper`.
 ///
-/// To teach [`crate::Policy::call`] an error of your own, implement it for [`Usual`]:
+/// To make [`crate::Policy::call`] accept an error of your own, implement it for [`Usual`]:
 ///
 /// ```
 /// use seawall_engine::{Class, Classify, Clock, Meaning, Policy, Usual};
@@ -38,7 +38,7 @@ use std::io;
     note = "or once for all: `impl Classify<{E}> for Usual`"
 )]
 pub trait Classify<E> {
-    /// What this error means.
+    /// Returns the meaning of this error.
     ///
     /// ```
     /// # use seawall_engine::{Classify, Meaning, Usual};
@@ -59,8 +59,8 @@ where
     }
 }
 
-/// What errors that everybody knows usually mean: `std::io::Error`, `hyper::Error`, `http::StatusCode`,
-/// `http::Response` and boxed errors that one of these caused.
+/// The usual meaning of common errors: `std::io::Error`, `hyper::Error`, `http::StatusCode`, `http::Response` and boxed errors that one of
+/// these caused.
 ///
 /// ```
 /// use seawall_engine::{Classify, Meaning, Usual};
@@ -72,8 +72,8 @@ where
 pub struct Usual;
 
 impl Usual {
-    /// What an error means, judged by the first of its causes that is known. What nobody knows is permanent: guessing
-    /// that it is worth another attempt is how outages are made longer.
+    /// Classifies an error by the first known one of its causes. An unknown error is permanent: wrong guesses that a retry helps make
+    /// outages longer.
     ///
     /// ```
     /// use seawall_engine::{Policy, Usual};
@@ -92,11 +92,11 @@ impl Usual {
 
 fn known(error: &(dyn Error + 'static)) -> Option<Meaning<'static>> {
     let mut cause = Some(error);
-    // Chains are short; one without an end would be a bug in the error.
+    // Chains are short; an endless one would be a bug in the error.
     for _ in 0..16 {
         let error = cause?;
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            // An io error often only carries another one.
+            // An io error often only wraps another error.
             return error.get_ref().and_then(|inner| known(inner)).or_else(|| of_io(error));
         }
         if let Some(error) = error.downcast_ref::<hyper::Error>() {
@@ -144,7 +144,7 @@ impl Classify<std::convert::Infallible> for Usual {
     }
 }
 
-/// `None` for a file that is not there, a right that is missing: the same tomorrow.
+/// Returns `None` for errors such as a missing file or a missing permission, which a retry does not fix.
 fn of_io(error: &io::Error) -> Option<Meaning<'static>> {
     use io::ErrorKind as Io;
     let kind = match error.kind() {

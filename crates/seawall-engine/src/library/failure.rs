@@ -1,4 +1,4 @@
-//! How a call ended that did not succeed.
+//! The failure of a call.
 
 use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::record::{Class, Code, Reason};
@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a call did not succeed, and the last error if there was one.
+/// A failed call: the reason, and the last error if there was one.
 ///
 /// ```
 /// use seawall_engine::{Clock, Policy, Reason};
@@ -29,7 +29,7 @@ pub struct Failure<E> {
 }
 
 impl<E> Failure<E> {
-    /// The error of the last attempt; none where it timed out, or where nothing was sent.
+    /// Returns the error of the last attempt; `None` if it timed out, or if nothing was sent.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -43,7 +43,7 @@ impl<E> Failure<E> {
         self.error.as_ref()
     }
 
-    /// The error of the last attempt, taken out.
+    /// Takes the error of the last attempt.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -57,7 +57,7 @@ impl<E> Failure<E> {
         self.error
     }
 
-    /// How often it was sent.
+    /// Returns the number of attempts.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -71,7 +71,7 @@ impl<E> Failure<E> {
         self.finish.attempts
     }
 
-    /// From the beginning of the call, waits included.
+    /// Returns the time since the beginning of the call, waits included.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -86,7 +86,7 @@ impl<E> Failure<E> {
         Duration::from_nanos(self.finish.elapsed.0)
     }
 
-    /// What the last attempt's failure was; none where nothing was sent.
+    /// Returns the class of the last attempt's failure; `None` if nothing was sent.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -103,7 +103,7 @@ impl<E> Failure<E> {
         }
     }
 
-    /// Why it ended.
+    /// Returns why the call ended.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -117,7 +117,7 @@ impl<E> Failure<E> {
         self.finish.reason
     }
 
-    /// The name of our own refusal, where the call did not end with an answer of the other side's.
+    /// Returns the code of our own refusal, if the call did not end with a response of the other side.
     ///
     /// ```
     /// # use seawall_engine::{Clock, Code, Policy};
@@ -136,7 +136,7 @@ impl<E> Failure<E> {
         }
     }
 
-    /// When it is worth asking again, where somebody knows.
+    /// Returns the time after which a new call may succeed, if known.
     ///
     /// ```
     /// # use seawall_engine::{Clock, Policy};

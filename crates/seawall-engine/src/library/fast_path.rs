@@ -1,5 +1,5 @@
-//! The first attempt of a plain call, without the machine. Anything but a plain success brings the machine in, as it would
-//! be with that attempt out.
+//! The first attempt of a plain call, without the call machine. Any result but a plain success creates the machine, in its state with that
+//! attempt in flight.
 
 use super::classification::{Meaning, MeaningFields, MeaningKind};
 use super::library_driver::{Driver, DriverStep};
@@ -10,7 +10,7 @@ use seawall_core::classify::{Classification, HeaderLookup, ObservedResult};
 use seawall_core::guard::Permit;
 use seawall_core::time::{Mono, Nanos, Wall};
 
-/// An attempt that is out, and what it holds.
+/// An attempt in flight, and its permit.
 #[derive(Clone, Copy)]
 pub(super) struct Light {
     permit: Option<Permit>,
@@ -18,7 +18,7 @@ pub(super) struct Light {
 }
 
 impl Light {
-    /// Asks the breaker, if it is asked at all; its refusal is an answer for the machine.
+    /// Asks the breaker, if the policy has one; a refusal is passed to the machine.
     #[inline(always)] // Otherwise the answer, which is large and hardly ever there, goes through memory.
     pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (AskAnswer, Mono)> {
         let started = shared.clock.mono();
@@ -29,7 +29,7 @@ impl Light {
         }
     }
 
-    /// Tells shared state of a plain success, which ends the call.
+    /// Reports a plain success to shared state, which ends the call.
     #[inline(always)] // A tenth of its instructions would be those of a function of its own.
     pub(super) fn succeeded(self, shared: &Shared) {
         let now = shared.clock.mono();
@@ -40,7 +40,7 @@ impl Light {
         shared.reporter.succeeded(now.since(self.started));
     }
 
-    /// When the attempt has taken too long.
+    /// Returns the deadline of the attempt.
     pub(super) fn until(self, shared: &Shared) -> Mono {
         shared.first.map_or(self.started, |first| self.started + first.timeout)
     }
@@ -51,13 +51,13 @@ impl Light {
     }
 }
 
-/// The machine of a call that began then; `answered` is the breaker's answer, where it was asked.
+/// Creates the machine of a call that began then; `answered` is the breaker's answer, if it was asked.
 #[cold]
 pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<AskAnswer>) -> (Driver, DriverStep) {
     Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered)
 }
 
-/// Whether this is a success that nobody has said anything about.
+/// Returns whether this is a success without any special meaning.
 #[inline]
 pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
     match meaning.0 {
@@ -66,7 +66,7 @@ pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
             let fields = headers.map(MeaningFields);
             let headers: &dyn HeaderLookup = fields.as_ref().map_or(&(), |fields| fields);
             let seen = ObservedResult { method: "GET", result: Ok(200), headers, body: &[], latency: Nanos::ZERO };
-            // The time matters to waits, and a plain success has none.
+            // The time matters only for waits, and a plain success has none.
             shared.plan.rules.classify(&seen, Wall(0)) == Classification::SUCCESS
         }
         MeaningKind::Seen { .. } | MeaningKind::Said { .. } => false,

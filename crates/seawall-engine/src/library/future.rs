@@ -1,4 +1,4 @@
-//! A call under way, as a future without a box on its way to success: only waits that happen are put on the heap.
+//! A running call, as a future that needs no allocation on its way to success: only a call that waits or fails is boxed.
 
 use super::attempt::Attempt;
 use super::failure::Failure;
@@ -15,23 +15,23 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Makes single attempts: a closure, or a service that is sent the same request again. `J` judges what comes back, and
-/// knows what a request says of itself.
+/// Makes single attempts: a closure, or a service that gets the same request again. `J` classifies results, and reads the terms of
+/// requests.
 pub trait AttemptSender<J> {
-    /// What a good attempt gives.
+    /// The value of a successful attempt.
     type Value;
-    /// What a bad one gives.
+    /// The error of a failed attempt.
     type Error;
-    /// One attempt.
+    /// The future of one attempt.
     type Future: Future<Output = Result<Self::Value, Self::Error>>;
 
-    /// What the call is to the policy.
+    /// Returns the call's terms for the policy.
     fn terms(&mut self) -> Terms;
 
-    /// Whether these terms ask for no more than any other call of the policy, up to its first result.
+    /// Returns whether these terms are the default, up to the call's first result.
     fn is_plain(&self) -> bool;
 
-    /// Begins an attempt.
+    /// Starts an attempt.
     fn send(&mut self, attempt: Attempt) -> Self::Future;
 }
 
@@ -69,18 +69,18 @@ where
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
-    /// A call under way. It ends with the value, or with a [`Failure`].
+    /// A running call. It ends with the value, or with a [`Failure`].
     pub struct Calling<S: AttemptSender<J>, J> {
         policy: Policy,
         sender: S,
         judge: J,
         course: Course,
-        // The attempt that is out.
+        // The attempt in flight.
         #[pin]
         sending: Option<S::Future>,
-        // Of that attempt, where it does not answer at once.
+        // Its timer, if it does not complete at once.
         timer: Option<Timer>,
-        // In a box, since most calls have none; and not in `course`, which would have to be dropped at each turn.
+        // Boxed, since most calls have none; and not in `course`, which would have to be dropped at each turn.
         full: Option<Box<Full>>,
         last: Option<Result<S::Value, S::Error>>,
     }
@@ -98,14 +98,14 @@ pin_project! {
 #[derive(Clone, Copy)]
 enum Course {
     Begins,
-    /// The first attempt is out, and there is no machine.
+    /// The first attempt is in flight, and there is no machine.
     Light(Light),
     /// There is a machine.
     Full,
     Over,
 }
 
-/// The machine, and what it waits for.
+/// The machine, and its current step.
 struct Full {
     driver: Driver,
     stage: Stage,
@@ -162,7 +162,7 @@ impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J>
 }
 
 impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
-    /// Begins; what the machine wants, where it is needed for that.
+    /// Starts the call. Returns the machine's first step, if the machine is needed.
     #[inline]
     fn begin(self: Pin<&mut Self>) -> Option<DriverStep> {
         let mut this = self.project();
@@ -184,7 +184,7 @@ impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
         Some(step)
     }
 
-    /// The machine, brought in where there was none.
+    /// Returns the machine, and creates it if necessary.
     #[cold]
     fn machine(self: Pin<&mut Self>) -> &mut Full {
         let this = self.project();
@@ -196,7 +196,7 @@ impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
         full
     }
 
-    /// Tells the machine what the last result means.
+    /// Passes the meaning of the last result to the machine.
     #[cold]
     fn judged(mut self: Pin<&mut Self>) -> Option<DriverStep> {
         let _: &mut Full = self.as_mut().machine();
@@ -239,12 +239,12 @@ impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
                     Stage::Asking { answer } => driver.answered(ready!(answer.as_mut().poll(cx))),
                 },
             };
-            // An attempt that is over may hold the connection that the next one wants.
+            // A finished attempt may hold the connection that the next one needs.
             this.sending.set(None);
             *this.timer = None;
             *stage = match step {
                 DriverStep::Send(attempt) => {
-                    // And so may the last answer, which is not needed any more.
+                    // The last response may hold it as well, and is no longer needed.
                     *this.last = None;
                     let until = driver.now() + attempt.timeout;
                     this.sending.set(Some(this.sender.send(attempt)));
@@ -265,15 +265,15 @@ impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
 }
 
 impl Full {
-    /// As good as sending: whoever brings the machine in has its next step at hand.
+    /// The stage is a placeholder: each caller sets the machine's next step at once.
     fn boxed(driver: Driver) -> Box<Self> {
         let until = driver.now();
         Box::new(Self { driver, stage: Stage::Sending { until } })
     }
 }
 
-/// The machine gives back what the first attempt holds when it is dropped itself. Not inlined: a call that is over is dropped
-/// too, and should not make room for a machine.
+/// Releases the permit of the first attempt by dropping a machine. Not inlined: finished calls are dropped too, and should not reserve
+/// stack for a machine.
 #[cold]
 #[inline(never)]
 fn abandon<S: AttemptSender<J>, J>(light: Light, policy: &Policy, sender: &mut S) {
@@ -285,7 +285,7 @@ fn sleep(clock: &Clock, until: Mono) -> Timer {
     Box::pin(async move { clock.sleep_until(until).await })
 }
 
-/// The other side's last answer, whatever it is, unless there is none to give.
+/// Returns the other side's last response, whatever it is, if there is one.
 fn conclude<T, E>(finish: CallEnd, class: Option<seawall_core::record::Class>, last: Option<Result<T, E>>) -> Result<T, Failure<E>> {
     match (finish.outcome, last) {
         (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(Ok(value))) => Ok(value),

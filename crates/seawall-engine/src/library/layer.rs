@@ -1,4 +1,4 @@
-//! The policy as a `tower` layer. The service that said it was ready makes the first attempt; a retry asks it again.
+//! The policy as a `tower` layer. The service instance that reported readiness makes the first attempt; a retry polls it again.
 
 use super::attempt::Attempt;
 use super::failure::Failure;
@@ -20,17 +20,17 @@ use tower_service::Service;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// What a request says of itself, and what an attempt adds to it.
+/// Reads the terms of a request, and prepares it for an attempt.
 pub trait Describe<R> {
-    /// The terms of a call that sends this request.
+    /// Returns the terms of a call that sends this request.
     fn terms(request: &R) -> Terms;
-    /// Whether these are no more than any other request's, up to the first result.
+    /// Returns whether these terms are the default, up to the first result.
     fn is_plain(request: &R) -> bool;
-    /// The request as this attempt sends it.
+    /// Prepares the request for this attempt.
     fn prepare(request: &mut R, attempt: &Attempt);
 }
 
-/// Nothing is known of it: it may be sent again.
+/// An unknown request type: it may be sent again.
 impl<R, C> Describe<R> for Errors<C> {
     fn terms(_request: &R) -> Terms {
         Terms::default()
@@ -83,7 +83,7 @@ impl<J> PolicyLayer<J> {
 }
 
 impl<C> PolicyLayer<Errors<C>> {
-    /// Errors are what this classifier says.
+    /// Classifies errors by this classifier.
     ///
     /// ```
     /// # use seawall_engine::{Class, Policy};
@@ -109,7 +109,7 @@ impl<C> PolicyLayer<Errors<C>> {
 }
 
 impl<C> PolicyLayer<Responses<C>> {
-    /// Errors without a response are what this classifier says.
+    /// Classifies errors without a response by this classifier.
     ///
     /// ```
     /// # use seawall_engine::{Class, Policy};
@@ -142,7 +142,7 @@ impl<S, J: Clone> tower_layer::Layer<S> for PolicyLayer<J> {
     }
 }
 
-/// A service under a policy. Its errors are a [`Failure`] around the inner service's.
+/// A service under a policy. Its error is a [`Failure`] that contains the inner service's error.
 ///
 /// ```
 /// use seawall_engine::{Clock, Policy};
@@ -188,8 +188,8 @@ where
     type Error = Failure<S::Error>;
     type Future = Calling<Resend<S, R>, J>;
 
-    /// Ready when the inner service is. An open breaker is no reason to be unready: its refusal comes at once, as an error
-    /// that says when to come back.
+    /// Ready when the inner service is. An open breaker does not affect readiness: its refusal comes at once, as an error with the time to
+    /// come back.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(|error| Failure {
             error: Some(error),
@@ -206,14 +206,14 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // Readiness belongs to the instance that was asked; the clone that stays behind has to ask anew.
+        // Readiness belongs to the instance that was polled; the new clone has to be polled again.
         let fresh = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, fresh);
         Calling::new(self.policy.clone(), self.judge.clone(), Resend { service: ready, request })
     }
 }
 
-/// Sends one request to a service as often as it is told to.
+/// Sends one request to a service repeatedly.
 pub struct Resend<S, R> {
     service: S,
     request: R,
@@ -251,7 +251,7 @@ impl<S: Service<R> + Clone, R: Clone, J: Describe<R>> AttemptSender<J> for Resen
 }
 
 pin_project! {
-    /// One attempt: until the service is ready, then until it has answered.
+    /// One attempt: waits until the service is ready, then for its response.
     pub struct Sending<S: Service<R>, R> {
         #[pin]
         step: SendingStep<S, R>,

@@ -1,5 +1,5 @@
-//! The library's driver of the call machine: answers its questions from the policy's state and hands out what takes
-//! time. It decides nothing. Dropped before the end, it gives everything back.
+//! The library's driver of the call machine: answers its questions from the policy's state and returns steps that take time. It makes no
+//! decisions. Dropped before the end, it releases everything.
 
 use super::attempt::Attempt;
 use super::classification::{Meaning, MeaningFields, MeaningKind};
@@ -23,19 +23,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What is to be done next.
+/// The next step of a call.
 #[must_use]
 pub(super) enum DriverStep {
     Send(Attempt),
     Wait(Mono),
-    /// Wait for a place in the pool, until this time.
+    /// Wait for a bulkhead place until this time.
     Queue(Mono),
-    /// State that other processes share is asked, which takes time.
+    /// Ask state that is shared with other processes, which takes time.
     Ask(Asking),
     Finish(CallEnd),
 }
 
-/// The answer of shared state, on its way, with what the call holds of limits and pools.
+/// A request to shared state, with the call's limits and bulkhead place.
 pub(super) type Asking = Pin<Box<dyn Future<Output = (AskAnswer, Option<PhaseChange>, Visit)> + Send>>;
 
 pub(super) struct Driver {
@@ -47,13 +47,13 @@ pub(super) struct Driver {
     method: &'static str,
     started: Mono,
     now: Now,
-    /// What the last failed attempt was.
+    /// The class of the last failed attempt.
     pub(super) class: Option<Class>,
     done: bool,
 }
 
 impl Driver {
-    /// A call that began at `now`; `answered` is the breaker's answer, where it has been asked already.
+    /// Starts a call that began at `now`; `answered` is the breaker's answer, if it has been asked already.
     pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<AskAnswer>) -> (Self, DriverStep) {
         let mut subject = RecordSubject { caller: terms.caller, id: None };
         let asks_for_keys = matches!(policy.0.idempotency, IdempotencyMode::Generate | IdempotencyMode::Required);
@@ -87,7 +87,7 @@ impl Driver {
         (driver, step)
     }
 
-    /// An attempt's result.
+    /// Passes an attempt's result to the machine.
     pub(super) fn responded(&mut self, meaning: Meaning<'_>) -> DriverStep {
         self.now = self.policy.0.clock.now();
         let rng = &self.policy.0.rng;
@@ -104,12 +104,12 @@ impl Driver {
         self.follow(action)
     }
 
-    /// The attempt took too long and is no more.
+    /// Passes the timeout of an attempt to the machine.
     pub(super) fn timed_out(&mut self) -> DriverStep {
         self.responded(Meaning::from(ErrorKind::Timeout))
     }
 
-    /// Shared state has answered.
+    /// Passes the reply of shared state to the machine.
     pub(super) fn answered(&mut self, (answer, change, visit): (AskAnswer, Option<PhaseChange>, Visit)) -> DriverStep {
         self.visit = visit;
         self.now = self.policy.0.clock.now();
@@ -126,7 +126,7 @@ impl Driver {
         self.follow(action)
     }
 
-    /// Whether the pool has called whoever waits in its line.
+    /// Polls for the call's turn in the bulkhead's queue.
     pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<DriverStep> {
         let turn = match &mut self.visit.waiting {
             Some(waiting) => std::task::ready!(Pin::new(&mut waiting.turn).poll(cx)).ok(),
@@ -141,7 +141,7 @@ impl Driver {
         Poll::Ready(self.follow(action))
     }
 
-    /// Waited in line for too long.
+    /// Gives up waiting in the queue.
     pub(super) fn gave_up_line(&mut self) -> DriverStep {
         self.visit.leave_line(&self.policy.0.endpoint.state, self.policy.0.clock.now().mono);
         self.waited()
@@ -180,11 +180,11 @@ impl Driver {
                 }
                 Action::Wait { until, reason: Reason::Queued } => return DriverStep::Queue(until),
                 Action::Wait { until, .. } => {
-                    // Where the machine has left the pool, the place is somebody else's meanwhile.
+                    // If the machine has left the bulkhead, other calls may use the place meanwhile.
                     drop(self.visit.place(&shared.endpoint.state, &shared.clock));
                     return DriverStep::Wait(until);
                 }
-                // The plan refreshes nothing.
+                // The library's plan has no token refresh.
                 Action::Refresh => self.call.refreshed(false, self.now),
                 Action::Finish(finish) => {
                     self.end(&finish);
@@ -225,7 +225,7 @@ impl Drop for Driver {
     }
 }
 
-/// Asks state that other processes share.
+/// Asks state that is shared with other processes.
 async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut visit: Visit) -> (AskAnswer, Option<PhaseChange>, Visit) {
     let shared = &*policy.0;
     let who = who(shared, caller.as_deref());
@@ -248,13 +248,13 @@ fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> LimitSubject<'a> {
     }
 }
 
-/// Limits by address do not tell calls of one process apart.
+/// Limits by address cannot distinguish calls of one process.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// A value stands for a plain success.
+/// A value counts as a plain success.
 const SUCCESS_STATUS: u16 = 200;
 
-/// A method as the machine knows it; whatever HTTP does not name is not known to be harmless.
+/// Returns a method known to the machine; unknown methods count as POST, which is not safe to repeat.
 fn known(method: &http::Method) -> &'static str {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "POST", "PATCH", "CONNECT"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("POST")

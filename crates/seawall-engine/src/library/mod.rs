@@ -1,5 +1,5 @@
-//! The same policy around any call, without the gateway: the core's call machine driven for a closure, a `tower` service
-//! or a plain thread. Nothing here decides; `docs/reference/library.md` is its manual.
+//! The gateway's policy around any call: the core's call machine driven for a closure, a `tower` service or a plain
+//! thread. No decisions are made here; `docs/reference/library.md` is its manual.
 //!
 //! The least supported Rust is the workspace's `rust-version`, 1.95.
 

@@ -1,11 +1,11 @@
-//! Whether a whole result, value or error, succeeded: what a call asks of a classifier.
+//! Classification of whole results, values and errors.
 
 use super::classification::Meaning;
 use super::classify::Classify;
 
-/// Says what a result means, values included. [`Errors`] and [`Responses`] are the two there are.
+/// Classifies a result, values included. [`Errors`] and [`Responses`] are the two implementations.
 pub trait Judge<T, E> {
-    /// What this result means.
+    /// Returns the meaning of this result.
     ///
     /// ```
     /// # use seawall_engine::Usual;
@@ -17,11 +17,11 @@ pub trait Judge<T, E> {
     fn judge<'a>(&self, result: &'a Result<T, E>) -> Meaning<'a>;
 }
 
-/// Every value is a success; errors are what the classifier says.
+/// Every value is a success; the classifier decides errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Errors<C>(pub(super) C);
 
-/// Values are HTTP responses, which the policy's rules judge; errors are what the classifier says.
+/// Values are HTTP responses, which the policy's rules classify; the classifier decides errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Responses<C>(pub(super) C);
 

@@ -1,4 +1,4 @@
-//! A policy at work: what is decided, what is shared, and what it is measured with. Clones share everything.
+//! A policy with its state and metrics. Clones share everything.
 
 use super::attempt::Attempt;
 use super::classify::{Classify, Usual};
@@ -22,11 +22,11 @@ use seawall_core::policy::IdempotencyMode;
 use seawall_core::rng::Rng;
 use std::sync::Arc;
 
-/// The upstream that stands for calls of no upstream in particular.
+/// The upstream that represents calls of no particular upstream.
 const LIBRARY: &str = "library";
 
-/// Timeouts, retries, budget, breaker and limits around any call. Clones share breaker, budget, limits, pool and
-/// metrics; they are as cheap as an `Arc`.
+/// Timeouts, retries, budget, breaker and limits around any call. Clones share breaker, budget, limits, bulkhead and metrics; they are as
+/// cheap as an `Arc`.
 ///
 /// ```
 /// use seawall_engine::Policy;
@@ -45,33 +45,33 @@ pub struct Policy(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pub(super) endpoint: Arc<LiveEndpoint>,
     pub(super) plan: Arc<CallPlan>,
-    /// What a first attempt may ask and take, where that is all there is.
+    /// The parameters of a first attempt, if it needs no further checks.
     pub(super) first: Option<First>,
     /// Ids of the upstream's keys.
     pub(super) credentials: Arc<[Arc<str>]>,
     pub(super) clock: Clock,
     pub(super) rng: Arc<Locked<Rng>>,
     pub(super) reporter: Reporter,
-    /// What limits see of a caller without headers.
+    /// An empty map, as limits see a caller without headers.
     pub(super) headers: HeaderMap,
     pub(super) idempotency: IdempotencyMode,
-    /// Where the connection to shared state lives, for threads that have no runtime.
+    /// The runtime with the connection to shared state, for threads without one.
     pub(super) runtime: Option<tokio::runtime::Handle>,
 }
 
-/// What keeps a policy's text from becoming a policy.
+/// The reason why a text is no valid policy.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// Every problem of the text, each with its place.
+    /// All problems of the text, each with its position.
     #[error("{0}")]
     Text(#[from] config::Invalid),
-    /// It asks for what only the gateway has.
+    /// It needs features that only the gateway has.
     #[error(transparent)]
     Parts(#[from] crate::runtime::UnusableConfig),
-    /// The connection to shared state cannot be looked after.
+    /// The thread for the connection to shared state cannot be started.
     #[error("shared state: {0}")]
     Thread(#[from] std::io::Error),
-    /// No profile, upstream or endpoint of this name; holds those that there are.
+    /// No profile, upstream or endpoint has this name; contains the known names.
     #[error("there is no `{0}`, but {1}")]
     Unknown(String, String),
 }
@@ -84,8 +84,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// A built-in profile by name: `external-api`, `fetcher`, `pipeline`, `payment`, `internal`, `database`, `cache`,
-    /// `email` and so on.
+    /// Returns a built-in profile by name: `external-api`, `fetcher`, `pipeline`, `payment`, `internal`, `database`, `cache`, `email` and
+    /// so on.
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -103,8 +103,8 @@ impl Policy {
         Self::from_toml(&format!("[defaults]\nprofile = \"{name}\"\n"))
     }
 
-    /// A policy from text: the `[defaults]` of a configuration file as the gateway reads it. The file's upstreams are
-    /// policies of their own; [`Policies`] has them.
+    /// Parses a policy: the `[defaults]` of a configuration file as the gateway reads it. The file's upstreams are policies of their own;
+    /// see [`Policies`].
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -123,7 +123,7 @@ impl Policy {
     /// # Errors
     /// With every problem of the text at once.
     pub fn from_toml(text: &str) -> Result<Self, Unusable> {
-        // An upstream that takes everything from the defaults; at the end, so that no line number moves.
+        // An upstream with the defaults only; appended, so that no line number changes.
         let text = format!("{text}\n[upstreams.{LIBRARY}]\nurl = \"http://library.invalid\"\n");
         Policies::from_toml(&text)?.get(LIBRARY)
     }
@@ -131,11 +131,11 @@ impl Policy {
     fn new(policies: &Policies, upstream: usize, endpoint: &Arc<LiveEndpoint>) -> Self {
         let spec = &policies.live.upstreams[upstream].spec;
         let keys = spec.auth.iter().flat_map(|auth| &auth.keys);
-        // Tokens are refreshed by whoever knows the secrets, which is not us.
+        // The library never refreshes tokens: the caller has the secrets.
         let plan = Arc::new(CallPlan { refreshes: false, ..CallPlan::clone(&endpoint.plan) });
         let idempotency = endpoint.spec.policy.idempotency.mode;
         Self(Arc::new(Shared {
-            // A key that is ours to make is made by the machine's driver, and so is a question to other processes.
+            // The fast path skips the driver, which generates keys and asks other processes.
             first: First::of(&plan, &endpoint.spec.policy.breaker)
                 .filter(|_| idempotency != IdempotencyMode::Generate && endpoint.state.link().is_none()),
             plan,
@@ -156,8 +156,8 @@ impl Policy {
         Self(Arc::new(shared))
     }
 
-    /// The same policy on another clock. Breaker, budget and limits live on it, so this comes before the first call. State
-    /// that is shared with other processes has Redis' clock, and is not for this.
+    /// Sets another clock. Breaker, budget and limits depend on it, so set it before the first call. State that is shared with
+    /// other processes follows Redis's clock, so this method does not apply to it.
     ///
     /// Ten minutes of outage in a millisecond:
     ///
@@ -190,7 +190,7 @@ impl Policy {
         self.with(|shared| shared.clock = clock)
     }
 
-    /// The same policy with its chance from a seed: the same results give the same waits.
+    /// Seeds the random generator: equal results give equal waits.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy};
@@ -208,8 +208,8 @@ impl Policy {
         self.with(|shared| shared.rng = Arc::new(Locked::new(Rng::seeded(seed))))
     }
 
-    /// The same policy, telling everything that happens as records: what the gateway's log lines are made of. The hook
-    /// runs inside the call, so it should be quick.
+    /// Sets a hook that gets a record of every event: the source of the gateway's log lines. The hook runs inside the call, so it should be
+    /// quick.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy, Record};
@@ -232,7 +232,7 @@ impl Policy {
         self.with(|shared| shared.reporter.hook = Some(Hook(Arc::new(hook))))
     }
 
-    /// The same policy under a name of its own in records, events and metrics.
+    /// Sets the name of the policy in records, events and metrics.
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -245,12 +245,11 @@ impl Policy {
         self.with(|shared| shared.reporter = shared.reporter.renamed(names))
     }
 
-    /// Makes a call: runs the closure as often as the policy says, and waits as long as it says.
+    /// Makes a call: runs the closure as often as the policy decides, and waits as long as it decides.
     ///
-    /// The closure says by being here that it may run more than once, except under a policy that asks for idempotency
-    /// keys (`payment`): there it has to send [`Attempt::idempotency_key`]. Errors are judged by [`Usual`]; others by
-    /// [`Policy::classify`]. Dropping the future gives everything back: the place in the pool, the probe, the retry that
-    /// was paid for and not sent.
+    /// A closure may run more than once, unless the policy asks for idempotency keys (`payment`): then it has to send
+    /// [`Attempt::idempotency_key`]. Errors are classified by [`Usual`], or by your own classifier with [`Policy::classify`].
+    /// Dropping the future releases everything: the place in the bulkhead, the probe, the budget of a retry that was not sent.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy};
@@ -271,8 +270,8 @@ impl Policy {
         self.request().call(send)
     }
 
-    /// As [`Policy::call`], for plain threads: waits by sleeping. A closure that does not come back cannot be stopped;
-    /// [`Attempt::timeout`] is what it may take.
+    /// Like [`Policy::call`], for plain threads: waits by sleeping. A closure that does not return cannot be stopped; it has to respect
+    /// [`Attempt::timeout`].
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -292,7 +291,7 @@ impl Policy {
         self.request().call_blocking(send)
     }
 
-    /// A call whose terms are still to be said: its method, its key, its deadline, who makes it.
+    /// Returns a call with terms still to be set: its method, key, deadline and caller.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy};
@@ -311,7 +310,7 @@ impl Policy {
         Request::new(self.clone(), Errors(Usual))
     }
 
-    /// A call whose errors this classifier knows.
+    /// Returns a call whose errors this classifier decides.
     ///
     /// ```
     /// use seawall_engine::{Class, Clock, Policy};
@@ -328,8 +327,8 @@ impl Policy {
         Request::new(self.clone(), Errors(classifier))
     }
 
-    /// A [`tower_layer::Layer`] that makes every request of a service a call of this policy. Every answer is a success;
-    /// errors are judged by [`Usual`], or by what [`PolicyLayer::classify`] is given.
+    /// Returns a [`tower_layer::Layer`] that makes every request of a service a call of this policy. Every response is a success; errors
+    /// are classified by [`Usual`], or by the classifier given to [`PolicyLayer::classify`].
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -343,8 +342,8 @@ impl Policy {
         PolicyLayer::new(self.clone(), Errors(Usual))
     }
 
-    /// As [`Policy::layer`], for HTTP: the policy's rules judge status and headers of answers, the request's method and
-    /// `Idempotency-Key` say whether it may go twice. The last answer is returned, whatever it is.
+    /// Like [`Policy::layer`], for HTTP: the policy's rules classify status and headers of responses, and the request's method and
+    /// `Idempotency-Key` decide whether it may be repeated. The last response is returned, whatever it is.
     ///
     /// ```
     /// use seawall_engine::Policy;
@@ -358,7 +357,7 @@ impl Policy {
         PolicyLayer::new(self.clone(), Responses(Usual))
     }
 
-    /// Whether calls get through at the moment.
+    /// Returns the state of the breaker.
     ///
     /// ```
     /// use seawall_engine::{BreakerState, Policy};
@@ -369,7 +368,7 @@ impl Policy {
         self.0.endpoint.state.breaker_state(self.0.clock.now().mono).0
     }
 
-    /// Counters and histograms as Prometheus text, under the names that the gateway has for them.
+    /// Renders counters and histograms as Prometheus text, under the names that the gateway uses.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy};
@@ -388,8 +387,8 @@ impl Policy {
     }
 }
 
-/// Every policy of a configuration file, sharing what the file says they share: an upstream's budget and keys, pools by
-/// name, limits that span upstreams.
+/// All policies of a configuration file, with the sharing defined there: an upstream's budget and keys, named bulkheads, limits that span
+/// upstreams.
 ///
 /// ```
 /// use seawall_engine::Policies;
@@ -409,13 +408,13 @@ impl Policy {
 /// assert!(policies.get("strype").is_err());
 /// ```
 ///
-/// With `shared = "redis://…"` in `[server]`, limits, breakers and keys are those of every process that names the same
-/// Redis, gateways included. A thread of its own keeps the connection for as long as one of the policies lives; while Redis
-/// does not answer, each process goes on with what it knows.
+/// With `shared = "redis://…"` in `[server]`, limits, breakers and keys are shared with every process that names the same Redis, gateways
+/// included. A separate thread maintains the connection while any of the policies lives. While Redis does not reply, each process continues
+/// with its own copy.
 #[derive(Debug)]
 pub struct Policies {
     live: Live,
-    /// Of every policy, so that one offset leads to Redis' clock.
+    /// One clock for all policies, so that one offset leads to Redis's clock.
     clock: Clock,
     runtime: Option<tokio::runtime::Handle>,
 }
@@ -442,7 +441,7 @@ impl Policies {
         Ok(Self { live, clock, runtime })
     }
 
-    /// The policy of `UPSTREAM` or `UPSTREAM/ENDPOINT`. The same name gives the same state each time.
+    /// Returns the policy of `UPSTREAM` or `UPSTREAM/ENDPOINT`. The same name gives the same state each time.
     ///
     /// ```
     /// # use seawall_engine::Policies;
@@ -452,7 +451,7 @@ impl Policies {
     /// ```
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When there is no policy of that name.
     pub fn get(&self, name: &str) -> Result<Policy, Unusable> {
         let (upstream, endpoint) = name.split_once('/').unwrap_or((name, config::CATCH_ALL));
         let found = self.live.upstreams.iter().position(|other| other.spec.name == upstream).and_then(|at| {

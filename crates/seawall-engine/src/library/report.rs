@@ -1,5 +1,5 @@
-//! What happened, told three ways from one record: a hook's, `tracing`'s and the metrics'. A call that succeeds at once
-//! and that nobody listens to costs a few counters and no record.
+//! Reports one record three ways: to a hook, to `tracing` and to metrics. A call that succeeds at once without a listener costs a few
+//! counters and no record.
 
 use crate::locked_cell::Locked;
 use crate::metrics::{Metrics, SuccessTally};
@@ -13,7 +13,7 @@ use seawall_core::time::{Nanos, Wall};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// Who calls where nobody says.
+/// The caller's name if none is given.
 static ANONYMOUS: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("anonymous"));
 
 #[derive(Clone)]
@@ -25,11 +25,11 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// Whom records are about.
+/// The subject of a call's records.
 #[derive(Debug)]
 pub(super) struct RecordSubject {
     pub(super) caller: Option<Arc<str>>,
-    /// Made when somebody wants to know.
+    /// Generated when a record first needs it.
     pub(super) id: Option<CallId>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct RecordSubject {
 pub(super) struct Reporter {
     pub(super) names: Arc<EndpointNames>,
     pub(super) hook: Option<Hook>,
-    /// Ids have a generator of their own, so that naming a call does not change its waits.
+    /// Ids have a random generator of their own, so that they do not change a call's waits.
     ids: Arc<Locked<Rng>>,
     metrics: Arc<Metrics>,
     tally: Arc<SuccessTally>,
@@ -54,7 +54,7 @@ impl Reporter {
         }
     }
 
-    /// The same under another name, with counters of its own.
+    /// Returns a reporter with another name and counters of its own.
     pub(super) fn renamed(&self, names: EndpointNames) -> Self {
         Self { hook: self.hook.clone(), ..Self::new(Arc::new(names)) }
     }
@@ -63,7 +63,7 @@ impl Reporter {
         *subject.id.get_or_insert_with(|| CallId::new(at, &mut self.ids.lock()))
     }
 
-    /// A call that succeeded at once, which nobody asked to hear about.
+    /// Counts a call that succeeded at once without a hook.
     #[inline]
     pub(super) fn succeeded(&self, latency: Nanos) {
         self.tally.succeeded(latency);
@@ -72,7 +72,7 @@ impl Reporter {
         }
     }
 
-    /// On its own: hardly anybody listens, and a call should not carry the event's code along.
+    /// A cold function: listeners are rare, and the call should not contain the event's code.
     #[cold]
     fn trace_success(&self) {
         tracing::trace!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, "call succeeded");

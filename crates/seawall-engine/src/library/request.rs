@@ -10,10 +10,10 @@ use http::Method;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a call is to the policy, beside what it does.
+/// The terms of a call for the policy.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
-    /// `None`: it may run more than once, or carries a key where the policy asks for one.
+    /// `None` means that the call may be repeated, or has a key if the policy asks for one.
     pub(super) method: Option<Method>,
     pub(super) key: Option<Arc<str>>,
     pub(super) deadline: Option<Duration>,
@@ -52,7 +52,7 @@ impl<J> Request<J> {
         self.terms.get_or_insert_default()
     }
 
-    /// The HTTP method, which says whether it may be sent twice.
+    /// Sets the HTTP method, which decides whether the call may be repeated.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -69,7 +69,7 @@ impl<J> Request<J> {
         self
     }
 
-    /// It carries this idempotency key: the other side executes it once, however often it is sent.
+    /// Sets the idempotency key: the other side executes the call once, however often it is sent.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -86,7 +86,7 @@ impl<J> Request<J> {
         self
     }
 
-    /// The caller's own deadline, which only shortens the policy's.
+    /// Sets the caller's own deadline, which can only shorten the policy's.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -102,7 +102,7 @@ impl<J> Request<J> {
         self
     }
 
-    /// Who makes it, for limits that count callers apart, and for metrics: one of a few names, not a user's.
+    /// Sets the caller's name, for limits per caller and for metrics: one of a few names, not a user's.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -119,8 +119,8 @@ impl<J> Request<J> {
         self
     }
 
-    /// Waits where others would be refused: for an open breaker, a limit, a server that asks for an hour. For workers that
-    /// have nobody waiting; the policy's total time does not hold, only [`Request::deadline`] does.
+    /// Waits where other calls would be refused: for an open breaker, a limit, a server that asks for an hour. For background workers; the
+    /// policy's total time does not apply, only [`Request::deadline`] does.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -138,7 +138,7 @@ impl<J> Request<J> {
         self
     }
 
-    /// Errors are what this classifier says.
+    /// Classifies errors by this classifier.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
@@ -152,8 +152,8 @@ impl<J> Request<J> {
         Request { policy: self.policy, judge: Errors(classifier), terms: self.terms }
     }
 
-    /// Values are HTTP responses, which the policy's rules judge by status and headers. The last one is returned, whatever
-    /// it is, so that nobody loses the other side's own words.
+    /// Declares that values are HTTP responses, which the policy's rules classify by status and headers. The last one is returned, whatever
+    /// it is, so that no response of the other side is lost.
     ///
     /// ```
     /// use seawall_engine::{Clock, Policy};
@@ -216,7 +216,7 @@ impl<J> Request<J> {
 }
 
 impl<C> Request<Responses<C>> {
-    /// Errors without a response are what this classifier says.
+    /// Classifies errors without a response by this classifier.
     ///
     /// ```
     /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};

@@ -1,5 +1,4 @@
-//! State that processes share, for programs that have no gateway: a thread keeps the connection to Redis up for as long as
-//! a policy needs it.
+//! Shared state for programs without a gateway: a thread maintains the connection to Redis while any policy needs it.
 
 use crate::clock::Clock;
 use crate::shared::{News, RedisStore};
@@ -7,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
-/// How often the thread looks whether anybody still needs it.
+/// Interval at which the thread checks whether it is still needed.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread. Its runtime also serves callers that have none.
@@ -25,7 +24,7 @@ pub(super) fn keep_up(store: &Arc<RedisStore>, clock: &Clock) -> std::io::Result
     Ok(handle)
 }
 
-/// Until the thread's own is the last reference.
+/// Waits until the thread has the last reference.
 async fn alone(store: &Arc<RedisStore>) {
     while Arc::strong_count(store) > 1 {
         tokio::time::sleep(LOOK).await;

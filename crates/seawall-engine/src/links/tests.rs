@@ -1,4 +1,4 @@
-//! What becomes of links, and that a link which was rewritten leads where the one before led.
+//! Rewriting of links, and checks that a rewritten link has the same target as the original.
 
 use super::*;
 use crate::runtime::Around;
@@ -15,7 +15,7 @@ fn live() -> Live {
     Live::new(config::load("t", POLICY.as_bytes()).unwrap(), around, None).unwrap()
 }
 
-/// A request by this Host and path, and its links.
+/// A request with this Host and path, and its links.
 struct Asked {
     live: Live,
     host: &'static str,
@@ -80,7 +80,7 @@ fn links_to_elsewhere_stay() {
         "mailto:a@up.test",
         "https:up.test/v1/x",
     ]);
-    // A path that is none of the gateway's names its server.
+    // A path that the gateway does not serve is completed by the upstream's origin.
     asked.becomes("/v2/x#y", "https://up.test/v2/x#y");
     asked.becomes("/plain/x", "https://up.test/plain/x");
     asked.becomes("../../admin", "https://up.test/admin");
@@ -93,7 +93,7 @@ fn callers_without_a_prefix_get_links_without_one() {
     asked.becomes("http://plain.test:8080", "http://gw:1/");
     asked.becomes("http://plain.test:8080?x=1", "http://gw:1/?x=1");
     asked.stays(&["/x", "x"]);
-    // What the gateway takes for another upstream, or for its own, is asked for by the name of this one.
+    // A path that the gateway would route elsewhere gets this upstream's name as prefix.
     asked.becomes("/api/x", "/plain/api/x");
     asked.becomes("api/x", "/plain/api/x");
     asked.becomes("/-/jobs/1", "/plain/-/jobs/1");
@@ -146,7 +146,7 @@ fn every_header_and_every_value_is_rewritten() {
     });
 }
 
-/// The scheme, authority and path with query that a client asks for when it follows a reference.
+/// Returns scheme, authority and path with query of the request that a client sends when it follows a reference.
 fn followed(at: (&str, &str), path: &str, reference: &str) -> (String, String, String) {
     let reference = reference.split('#').next().unwrap();
     let (scheme, rest) = match scheme(reference) {
@@ -209,7 +209,7 @@ fn piece() -> impl Strategy<Value = &'static str> {
 }
 
 proptest! {
-    /// A client that follows what became of a link asks the upstream for what the link meant, through the gateway or at its own address.
+    /// A client that follows a rewritten link reaches the link's original target, through the gateway or directly.
     #[test]
     fn a_rewritten_link_means_what_it_meant(
         pieces in proptest::collection::vec(piece(), 0..8),
@@ -221,7 +221,7 @@ proptest! {
             let base = &links.upstream.spec.url;
             let meant = followed((if base.tls { "https" } else { "http" }, &base.authority()), links.target, &reference);
             let Some(rewritten) = links.rewritten(&reference) else {
-                // What stays led elsewhere, or leads through the gateway as it is, or cannot be asked for there.
+                // An unchanged link refers elsewhere, or works through the gateway as it is, or cannot be reached there.
                 return Ok(());
             };
             let (scheme, authority, path) = followed(("http", asked.host), asked.path, &rewritten);
@@ -239,7 +239,7 @@ proptest! {
         })?;
     }
 
-    /// Links that stay and that are paths lead through the gateway to what they meant.
+    /// Unchanged links that are paths lead through the gateway to their original target.
     #[test]
     fn a_path_that_stays_is_right_as_it_is(pieces in proptest::collection::vec(piece(), 0..8)) {
         let reference = pieces.concat();

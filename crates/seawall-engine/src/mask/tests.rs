@@ -1,4 +1,4 @@
-//! Forms in which a secret comes back, whole and cut.
+//! Forms in which a secret is repeated, whole and truncated.
 
 use super::*;
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ fn nothing_shows_in_debug() {
 }
 
 proptest! {
-    /// Whatever stands around it and wherever the text is cut, no piece of the key is left that is worth anything.
+    /// In any context and at any truncation, no useful part of the key remains.
     #[test]
     fn no_text_keeps_a_secret(
         before in proptest::collection::vec(any::<u8>(), 0..40),
@@ -120,7 +120,7 @@ proptest! {
             2 => json(&secret),
             _ => seawall_http::query_parameter::encode(&json(&secret)),
         };
-        // JSON that is then percent-encoded is read only where JSON changed nothing.
+        // JSON that is then percent-encoded is recognised only if JSON changed nothing.
         prop_assume!(form == seawall_http::query_parameter::encode(&secret) || !form.contains("%5C"));
         let mut text = before.clone();
         text.extend_from_slice(form.as_bytes());

@@ -1,16 +1,16 @@
-//! How an endpoint is called wherever something is written down.
+//! The names of an endpoint in logs and metrics.
 
 use super::log_line;
 use std::hash::{Hash as _, Hasher as _};
 
-/// How an endpoint is called in logs and metrics.
+/// The names of an endpoint in logs and metrics.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointNames {
     pub upstream: String,
     pub endpoint: String,
-    /// Both as every log line has them.
+    /// Both as members of a log line.
     pub(crate) fields: Vec<u8>,
-    /// Of both, made once: every record is looked up by them.
+    /// Precomputed hash of both names: every record is looked up by them.
     hash: u64,
 }
 

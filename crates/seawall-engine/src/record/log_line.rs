@@ -1,4 +1,4 @@
-//! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
+//! Log lines: one JSON object per record, or text for people. All external text is escaped.
 
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, IdleRecord, NoteRecord, Record, RequestLine, TokenRecord};
 use http::Method;
@@ -9,21 +9,21 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the last line said first, which the next one most often repeats: its date and seconds, its endpoint and its caller, and the call
-/// as well.
+/// The beginning of the last line, cached because the next line mostly repeats it: date and second, endpoint and caller, and often the
+/// call.
 #[derive(Clone, Debug)]
 pub struct Stamp {
     second: i64,
-    /// Up to what happened.
+    /// The line up to the event.
     begin: [u8; BEGIN.len()],
     call: CallId,
     of: Option<(Arc<EndpointNames>, Arc<str>)>,
-    /// The call, its endpoint and its caller.
+    /// The members for the call, its endpoint and its caller.
     about: Vec<u8>,
 }
 
 const BEGIN: &[u8; 42] = b"{\"ts\":\"1970-01-01T00:00:00.000Z\",\"event\":\"";
-/// Where the time is in that, and its milliseconds.
+/// The range of the time in it, and of its milliseconds.
 const TIME: Range<usize> = 7..31;
 const MILLIS: Range<usize> = 27..30;
 const CALL: &[u8; 9] = b",\"call\":\"";
@@ -36,7 +36,7 @@ impl Default for Stamp {
 }
 
 impl Stamp {
-    /// How a line of that time begins.
+    /// Returns the beginning of a line at that time.
     fn begin(&mut self, at: Wall) -> &[u8; BEGIN.len()] {
         let (second, millis) = (at.0.div_euclid(1000), at.0.rem_euclid(1000).unsigned_abs());
         if second == self.second {
@@ -48,7 +48,7 @@ impl Stamp {
         &self.begin
     }
 
-    /// What a line says of a call after that.
+    /// Returns the members that describe the call.
     fn about(&mut self, call: CallId, names: &Arc<EndpointNames>, caller: &Arc<str>) -> &[u8] {
         let is_known = self.of.as_ref().is_some_and(|(last, by)| Arc::ptr_eq(last, names) && Arc::ptr_eq(by, caller));
         if !is_known {
@@ -120,11 +120,11 @@ fn request(out: &mut Vec<u8>, request: Option<&RequestLine>) {
     }
 }
 
-/// What a line says of the request that it is about.
+/// Builds the members that describe the request.
 pub(crate) fn request_members(method: &Method, route: &str, path: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(48 + route.len() + path.len());
     out.extend_from_slice(b",\"method\":\"");
-    // A method is a token of HTTP, which has nothing to escape.
+    // A method is an HTTP token, which needs no escape.
     out.extend_from_slice(method.as_str().as_bytes());
     out.push(b'"');
     field(&mut out, ",\"route\":", route);
@@ -185,7 +185,7 @@ fn note_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &NoteRecord) {
     out.push(b'}');
 }
 
-/// Keys and most words are known here: what has a length that the compiler knows is copied without a call.
+/// Keys and most values are constants: with lengths known at compile time they are copied without a call.
 #[inline]
 fn head<const N: usize>(out: &mut Vec<u8>, begin: &[u8; BEGIN.len()], event: &[u8; N]) {
     out.extend_from_slice(begin);
@@ -198,7 +198,7 @@ fn id(out: &mut Vec<u8>, call: CallId) {
     out.push(b'"');
 }
 
-/// What lines about one endpoint have in common, up to the caller's name.
+/// Builds the common members of lines about one endpoint, up to the caller's name.
 pub(crate) fn names(upstream: &str, endpoint: &str) -> Vec<u8> {
     let mut out = Vec::new();
     field(&mut out, ",\"upstream\":", upstream);
@@ -207,7 +207,7 @@ pub(crate) fn names(upstream: &str, endpoint: &str) -> Vec<u8> {
     out
 }
 
-/// A decision that follows from the status alone names the status, and a timeout its bound.
+/// Writes the reason. A decision by the status alone is written as the status, and a timeout as its bound.
 fn reason(out: &mut Vec<u8>, record: &AttemptRecord) {
     match (record.attempt.reason, record.attempt.status) {
         (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, AttemptStatus::Error(_))
@@ -240,7 +240,7 @@ fn number<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], value: u32) {
     }
 }
 
-/// Milliseconds with three decimals.
+/// Writes milliseconds with three decimals.
 #[inline]
 fn millis<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], length: Nanos) {
     out.extend_from_slice(key);
@@ -255,7 +255,7 @@ fn millis<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], length: Nanos) {
     }
 }
 
-/// A number below a thousand, with its zeros.
+/// Formats a number below a thousand, with leading zeros.
 fn three(rest: u64) -> [u8; 3] {
     [b'0' + digit(rest / 100), b'0' + digit(rest / 10 % 10), b'0' + digit(rest % 10)]
 }
@@ -264,7 +264,7 @@ fn digit(value: u64) -> u8 {
     u8::try_from(value).unwrap_or(0)
 }
 
-/// A word out of a closed set, which needs no escapes. The key ends with a quotation mark.
+/// Writes a value of a closed set, which needs no escapes. The key ends with a quotation mark.
 #[inline]
 fn word<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], word: &'static str) {
     out.extend_from_slice(key);
@@ -277,7 +277,7 @@ fn field(out: &mut Vec<u8>, key: &str, text: &str) {
     quoted(out, text);
 }
 
-/// Bytes that a JSON string has as they are.
+/// Bytes that need no escape in a JSON string.
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut control = 0;
@@ -289,7 +289,7 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// A JSON string.
+/// Writes a JSON string.
 fn quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     if text.bytes().all(|b| PLAIN[usize::from(b)]) {
@@ -426,7 +426,7 @@ mod tests {
         let ids = [CallId::new(Wall(5), &mut rng), CallId::new(Wall(1_794_777_105_000), &mut rng)];
         let (mut out, mut stamp, mut at) = (Vec::new(), Stamp::default(), 1_794_777_105_990);
         for turn in 0..64 {
-            // From one turn to the next, one thing changes.
+            // From one turn to the next, one property changes (Gray code).
             let is = |bit: u32| (turn ^ turn >> 1) >> bit & 1 == 1;
             let Record::Attempt(mut attempt) = record("") else { unreachable!("it is one") };
             attempt.call = ids[usize::from(is(0))];

@@ -1,4 +1,4 @@
-//! What is written down of calls, as plain data.
+//! Records of calls, as plain data.
 
 mod endpoint_names;
 pub mod log_line;
@@ -16,7 +16,7 @@ use seawall_core::record::{AttemptOutcome, Reason, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::sync::Arc;
 
-/// One thing that happened.
+/// One recorded event.
 #[derive(Clone, Debug)]
 pub enum Record {
     Attempt(AttemptRecord),
@@ -27,7 +27,7 @@ pub enum Record {
     Note(NoteRecord),
 }
 
-/// Something that happened outside of any attempt, in the words of whoever saw it.
+/// An event outside of any attempt, with fields given by its reporter.
 #[derive(Clone, Debug)]
 pub struct NoteRecord {
     pub at: Wall,
@@ -36,7 +36,7 @@ pub struct NoteRecord {
 }
 
 impl Record {
-    /// The endpoint that it happened to, if it happened to one.
+    /// Returns the endpoint of the event, if it has one.
     pub(crate) const fn names(&self) -> Option<&Arc<EndpointNames>> {
         match self {
             Self::Attempt(AttemptRecord { names, .. })
@@ -56,23 +56,23 @@ pub struct AttemptRecord {
     pub names: Arc<EndpointNames>,
     pub caller: Arc<str>,
     pub attempt: AttemptOutcome,
-    /// What the call asks for. A call of the library has none.
+    /// The request line. A call of the library has none.
     pub request: Option<Arc<RequestLine>>,
-    /// Sends beside this one that replaced a connection which had died while it was idle.
+    /// Further sends that replaced a connection which had died while it was idle.
     pub resends: u32,
-    /// What the upstream got as its parent, where the caller sent a trace.
+    /// The span sent to the upstream as its parent, if the caller sent a trace.
     pub span: Option<Box<AttemptSpan>>,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
-    /// The bound that it went over, where it did.
+    /// The timeout that it exceeded, if any.
     pub timeout: Option<Timeout>,
-    /// What happened, where no response came.
+    /// The failure of an attempt without a response.
     pub error: Option<Box<str>>,
-    /// What an answer looks like that no rule names, or that refuses a credential.
+    /// A sample of a response that no rule names, or that refuses a credential.
     pub sample: Option<Box<ErrorSample>>,
 }
 
-/// The beginning of a response, without the secrets that it repeats. It may hold anything else.
+/// The beginning of a response, with our secrets masked. It may contain other sensitive data.
 #[derive(Clone, Debug, Default)]
 pub struct ErrorSample {
     pub content_type: String,
@@ -80,25 +80,25 @@ pub struct ErrorSample {
 }
 
 impl ErrorSample {
-    /// About what it takes in memory.
+    /// Returns the approximate memory use.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>() + self.content_type.capacity() + self.body.capacity()
     }
 
-    /// What is kept of a body.
+    /// Maximum bytes kept of a body.
     pub(crate) const MAX_BODY: usize = 8 * 1024;
 
     #[must_use]
     pub fn of(answer: Option<(u16, &dyn HeaderLookup, &[u8])>, mask: &Mask) -> Self {
         let Some((_, headers, body)) = answer else { return Self::default() };
-        // Before the cut, which could leave the half of a secret that nobody knows again.
+        // Masked before the cut, which could leave a part of a secret that is no longer recognised.
         let body = mask.bytes(body);
         let content_type = headers.first("content-type").map(|value| String::from_utf8_lossy(value).into_owned());
         Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MAX_BODY)].to_vec() }
     }
 }
 
-/// An answer whose first byte had gone out already went silent.
+/// A response stalled after its first byte had been sent to the caller.
 #[derive(Clone, Debug)]
 pub struct IdleRecord {
     pub at: Wall,
@@ -114,23 +114,23 @@ pub struct CallRecord {
     pub caller: Arc<str>,
     pub request: Option<Arc<RequestLine>>,
     pub attempts: u32,
-    /// What the caller got, where it got a response.
+    /// The status sent to the caller, if a response was sent.
     pub response_status: Option<u16>,
     /// `success`, `stale`, `fallback`, a class, or the code of our refusal.
     pub outcome: &'static str,
     pub reason: Reason,
     pub elapsed: Nanos,
-    /// A refusal of ours, and the stage that made it.
+    /// The stage that refused the call, if Seawall refused it.
     pub refused_by: Option<&'static str>,
 }
 
-/// A call ended because its upstream's tokens have a provider that gave none.
+/// A call ended because the token provider of its upstream gave no token.
 #[derive(Clone, Debug)]
 pub struct TokenRecord {
     pub at: Wall,
     pub call: CallId,
     pub names: Arc<EndpointNames>,
-    /// The provider's words.
+    /// The provider's message.
     pub error: Masked,
 }
 

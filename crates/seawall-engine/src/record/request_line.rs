@@ -1,26 +1,26 @@
-//! What a call asks for, as records show it: method, route and path, without the values of the query.
+//! The request line of a call in records: method, route and path, without the values of the query.
 
 use super::log_line;
 use http::Method;
 use std::sync::Arc;
 
-/// A longer path is cut, since records wait in queues of a fixed length.
+/// Maximum path length, since records wait in bounded queues.
 const MAX_PATH: usize = 512;
 
-/// Which request a record is about.
+/// The request that a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestLine {
     pub method: Method,
     /// The endpoint's pattern.
     pub route: Arc<str>,
-    /// The path with the names of its parameters.
+    /// The path with the names of its query parameters.
     pub path: String,
-    /// The three as members of a log line, since every call has two lines.
+    /// The three as members of a log line, prebuilt because every call has two lines.
     pub(crate) json: Vec<u8>,
 }
 
 impl RequestLine {
-    /// A request for this target of the endpoint with this pattern.
+    /// Builds the line of a request for this target, with the endpoint's pattern as route.
     #[must_use]
     pub fn new(method: &Method, route: &Arc<str>, target: &str) -> Arc<Self> {
         let path = without_values(target);
@@ -29,7 +29,7 @@ impl RequestLine {
     }
 }
 
-/// The target without the values of its query, which may be secret or personal.
+/// Removes the values of the query, which may be secret or personal.
 fn without_values(target: &str) -> String {
     let Some((path, query)) = memchr::memchr(b'?', target.as_bytes()).map(|at| (&target[..at], &target[at + 1..])) else {
         return cut(target.to_owned());
@@ -41,7 +41,7 @@ fn without_values(target: &str) -> String {
             break;
         }
         text.push(if number == 0 { '?' } else { '&' });
-        // A parameter without `=` may be a value all by itself.
+        // A parameter without `=` may itself be a value.
         text.push_str(pair.split_once('=').map_or("…", |(name, _)| name));
     }
     cut(text)

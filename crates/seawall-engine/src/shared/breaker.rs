@@ -1,4 +1,4 @@
-//! A breaker that instances share. Ours is a copy, as last heard of, and the one that decides while nobody answers.
+//! A breaker shared by instances. The local copy follows the last reply, and decides while Redis does not reply.
 
 use super::redis::{Arguments, RedisStore, Seed};
 use super::script_arrays::{self, Meeting, nanos, number, ticks};
@@ -15,11 +15,11 @@ use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// For so long a closed breaker that was heard of is taken for closed. Others may open it in the meantime; half-open,
-/// where every probe counts, is always asked.
+/// For this long a breaker known to be closed counts as closed. Another instance may open it in the meantime. A half-open breaker, where
+/// every probe counts, is always asked.
 const FRESH: Nanos = Nanos::from_millis(100);
 
-/// What the script that gives leave to send answers first.
+/// First number in the reply of the permit script.
 const GO: i64 = 0;
 const REFUSED: i64 = 1;
 const RAMP: i64 = 3;
@@ -27,11 +27,11 @@ const PAUSED: i64 = 4;
 /// The provider's pause lasts, and this call is its probe.
 const PROBE: i64 = 5;
 
-/// The cells of this process that follow what is shared.
+/// The local cells that follow shared state.
 #[derive(Debug)]
 pub(crate) struct OwnCells {
     pub breaker: Arc<Locked<BreakerCell>>,
-    /// Of the endpoint and of its upstream.
+    /// The pauses of the endpoint and of its upstream.
     pub pauses: [Arc<PauseCell>; 2],
 }
 
@@ -41,10 +41,10 @@ pub(crate) struct RedisBreaker {
     copy: Arc<Locked<BreakerCell>>,
     guard: policy::BreakerPolicy,
     key: String,
-    /// When the copy was last known to be closed, on our clock.
+    /// Time, on our clock, at which the copy was last known to be closed.
     closed_at: AtomicU64,
     pause_keys: [String; 2],
-    /// The pauses of the endpoint and of its upstream, as this process knows them.
+    /// The local pauses of the endpoint and of its upstream.
     pauses: [Arc<PauseCell>; 2],
     seed: Seed,
 }
@@ -66,7 +66,7 @@ impl RedisBreaker {
         Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), pause_keys, pauses, seed: Seed::default() }
     }
 
-    /// Leave to send once, for a call that our copies of the pauses let through.
+    /// Returns a permit for one send of a call that the local pauses let through.
     pub(crate) async fn permit(&self, lease: Nanos, clock: &Clock) -> AskAnswer {
         let known = self.known();
         if let Some(generation) = known.filter(|_| self.is_fresh(clock.now().mono)) {
@@ -76,13 +76,13 @@ impl RedisBreaker {
             Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from)).number(ticks(WHILE_PROBING));
         let [endpoint, upstream] = &self.pause_keys;
         let Some(reply) = self.run(&scripts::PERMIT, &[&self.key, endpoint, upstream], arguments, clock).await else {
-            // Our copies of the pauses have let this call through: if one lasts, this is its probe by their own schedule.
+            // The local pauses let this call through; if one lasts, this call is its probe by the local schedule.
             return self.copy.lock().admit(&self.guard, lease, clock.now().mono).into();
         };
         let met = self.learn(&reply, number(&reply, 4), clock);
         let let_through = reply.first() == Some(&GO);
         if self.known().is_some() && let_through {
-            // Reports do not renew this: only who asks hears of pauses.
+            // Reports do not renew this, because only permits carry news of pauses.
             self.closed_at.store(met.mono.0, Ordering::Relaxed);
         }
         match (reply.first(), number(&reply, 1)) {
@@ -104,7 +104,7 @@ impl RedisBreaker {
         }
     }
 
-    /// Tells how a send went; whoever only gives back a permit that was no probe has nothing to tell.
+    /// Reports the result of a send. Giving back a permit that is no probe needs no report.
     pub(super) async fn report(&self, settle: &SettleAttempt, clock: &Clock) -> Option<PhaseChange> {
         if settle.sample.is_none() && settle.cancel.is_none_or(|permit| permit.probe.is_none()) {
             return None;
@@ -127,7 +127,7 @@ impl RedisBreaker {
         self.change(&reply, clock)
     }
 
-    /// Holds the breaker on every instance, or lets go of it; while nobody answers, our own.
+    /// Forces or releases the breaker on every instance; only the local one if Redis does not reply.
     pub(crate) async fn force(&self, forced: Forced, clock: &Clock) -> Option<PhaseChange> {
         let arguments = Arguments::default().number(0).number(script_arrays::of_forced(forced));
         let Some(reply) = self.run(&scripts::FORCE, &[&self.key], arguments, clock).await else {
@@ -136,7 +136,7 @@ impl RedisBreaker {
         self.change(&reply, clock).filter(|change| change.from != change.to)
     }
 
-    /// Keeps what a script answered, and says what it changed.
+    /// Applies a script's reply and returns the change.
     fn change(&self, reply: &[i64], clock: &Clock) -> Option<PhaseChange> {
         let met = self.learn(reply, number(reply, 0), clock);
         let [_, from, to, cause, age, ..] = reply[..] else { return None };
@@ -145,7 +145,7 @@ impl RedisBreaker {
         Some(PhaseChange { from, to, cause, at: Mono(met.mono.0.saturating_sub(ago.0)) })
     }
 
-    /// The generation of our copy while it is closed: the script need not repeat it.
+    /// Returns the generation of the copy while it is closed, so that the script need not repeat it.
     fn known(&self) -> Option<u32> {
         self.copy.lock().closed_generation()
     }
@@ -167,7 +167,7 @@ impl RedisBreaker {
         self.store.run_seeded(&self.seed, script, keys, arguments, seed).await
     }
 
-    /// Keeps what a script says of the breaker; it says nothing where we know it already.
+    /// Applies the state in a script's reply; it is empty if the copy is current.
     fn learn(&self, reply: &[i64], ticks: u64, clock: &Clock) -> Meeting {
         let met = self.store.met(ticks, clock);
         if let Some(data) = script_arrays::breaker(reply.get(5..).unwrap_or_default()) {

@@ -1,5 +1,5 @@
-//! Idempotency keys that instances share: reserved and ended in one script each, on Redis's clock. What an answer looks like
-//! that is kept under a key is for others.
+//! Idempotency keys shared by instances: reserved and ended in one script each, on Redis's clock. The format of stored responses is left to
+//! the caller.
 
 use super::redis::{Arguments, RedisStore};
 use super::script_arrays::{nanos, number, ticks};
@@ -15,7 +15,7 @@ fn name(scope: &[u8; 32]) -> String {
 }
 
 impl RedisStore {
-    /// Asks to execute under a key, with the answer that is to be given again; `None` when shared state does not answer.
+    /// Reserves a key. Returns the stored response for a replay; `None` if Redis does not reply.
     pub async fn reserve_key(&self, scope: &[u8; 32], claim: &KeyClaim, owner: CallId, clock: &Clock) -> Option<(ReserveAnswer, Vec<u8>)> {
         let arguments = Arguments::default()
             .number(0)
@@ -35,7 +35,7 @@ impl RedisStore {
         Some((answer, response))
     }
 
-    /// Ends a reservation. `false` when it was lost in the meantime, `None` when shared state does not answer.
+    /// Ends a reservation. Returns `false` if it was lost in the meantime, and `None` if Redis does not reply.
     pub async fn finish_key(&self, scope: &[u8; 32], reservation: u32, ending: KeyEnding, ttl: Nanos, response: &[u8]) -> Option<bool> {
         let how = match ending {
             KeyEnding::Done => 1,

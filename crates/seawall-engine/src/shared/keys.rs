@@ -1,5 +1,5 @@
-//! The keys of an upstream, as instances share them: one that cools anywhere is used nowhere. Ours is a copy, as last
-//! heard of, and the one that leases while nobody answers.
+//! The keys of an upstream, shared by instances: a key that cools anywhere is used nowhere. The local copy follows the last reply, and
+//! leases keys while Redis does not reply.
 
 use super::redis::{Arguments, RedisStore, Seed};
 use super::script_arrays::{self, nanos, number, ticks};
@@ -18,7 +18,7 @@ pub(crate) struct SharedKeys {
     store: Arc<RedisStore>,
     copy: Arc<UpstreamState>,
     key: String,
-    /// How keys are picked, the pauses of dead ones, the gaps of a cooldown's probes, and the groups.
+    /// Numbers of the policy: selection, pauses of dead keys, probe intervals of cooldowns, groups.
     policy: Vec<i64>,
     count: u16,
     seed: Seed,
@@ -27,13 +27,13 @@ pub(crate) struct SharedKeys {
 impl SharedKeys {
     pub(super) fn new(store: &Arc<RedisStore>, names: &EndpointNames, copy: Arc<UpstreamState>) -> Self {
         let (policy, count) = copy.with_keys(|pool| (policy(pool), pool.len())).unwrap_or_default();
-        // Instances that have another secret under the same id keep another pool.
+        // Instances with another secret under the same id use a separate pool.
         let secrets: String = copy.secrets().iter().map(|secret| format!(":{secret:x}")).collect();
         let key = format!("{{seawall:{}}}:keys:{}{secrets}", names.upstream, copy.fingerprint());
         Self { store: Arc::clone(store), copy, key, policy, count: u16::try_from(count).unwrap_or(0), seed: Seed::default() }
     }
 
-    /// A key that is viable on every instance.
+    /// Leases a key that is viable on every instance.
     pub(crate) async fn lease(&self, tried: KeySet, request: RequestMark, clock: &Clock) -> AskAnswer {
         let tried_text: String = (0..self.count).map(|key| if tried.contains(key) { '1' } else { '0' }).collect();
         let Some(reply) =
@@ -57,7 +57,7 @@ impl SharedKeys {
         let now = clock.now();
         let (what, detail) = match report {
             KeyReport::Neutral => return,
-            // Keys are counted from one here, so that zero stands for none.
+            // Keys are counted from one here; zero means none.
             KeyReport::Succeeded { instead_of } => (1, instead_of.map_or(0, |key| u64::from(key) + 1)),
             KeyReport::Failed => (2, 0),
             KeyReport::Answered => (11, 0),
@@ -72,27 +72,27 @@ impl SharedKeys {
         }
     }
 
-    /// By hand: a key rests until then, on every instance; while nobody answers, on ours.
+    /// Rests a key by hand, on every instance; only locally if Redis does not reply.
     pub(crate) async fn cool(&self, key: u16, until: Until, clock: &Clock) {
         if !self.tell([7, u64::from(key), 0, ticks(left(until, clock.now()))], clock).await {
             self.copy.cool_key(key, until);
         }
     }
 
-    /// By hand: a key is as good as new, on every instance; while nobody answers, on ours.
+    /// Restores a key by hand, on every instance; only locally if Redis does not reply.
     pub(crate) async fn restore(&self, key: u16, clock: &Clock) {
         if !self.tell([8, u64::from(key), 0, 0], clock).await {
             self.copy.restore_key(key);
         }
     }
 
-    /// Hears how they are by now. Whoever sends nothing would otherwise believe in a rest that somebody has ended, and offer it to
-    /// a Redis that comes back empty.
+    /// Refreshes the copy. Otherwise an instance that sends nothing would keep a rest that an operator has ended, and would offer it to an
+    /// empty Redis after a restart.
     pub(crate) async fn hear(&self, clock: &Clock) {
         self.tell([0; 4], clock).await;
     }
 
-    /// Whether anybody heard it.
+    /// Sends a report and applies the reply. Returns whether Redis replied.
     async fn tell(&self, numbers: [u64; 4], clock: &Clock) -> bool {
         let told = |arguments: Arguments| numbers.into_iter().fold(arguments, Arguments::number);
         let Some(reply) = self.run(&scripts::KEY_REPORT, told, clock).await else { return false };
@@ -105,7 +105,7 @@ impl SharedKeys {
         let seed = || {
             let (met, now) = (self.store.meeting(clock), clock.now());
             let data = self.copy.with_keys(|pool| pool.export()).unwrap_or_default();
-            // The script knows one clock, so that a quota's reset becomes a moment on it.
+            // The script knows one clock, so the reset of a quota is converted to it.
             let mut data = data.on(|at| met.ticks(at), |span| span / script_arrays::TICK);
             for cooldown in data.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut data.groups) {
                 let wall = cooldown.wall.take().map_or(0, |wall| ticks(left(Until::Wall(seawall_core::time::Wall(wall)), now)));
@@ -133,7 +133,7 @@ fn policy(pool: &KeyPool) -> Vec<i64> {
     numbers.chain(pool.groups().map(|group| group as u64)).map(script_arrays::signed).collect()
 }
 
-/// How long a cooldown still lasts.
+/// Returns the remaining time of a cooldown.
 fn left(until: Until, now: Now) -> Nanos {
     match until {
         Until::Mono(at) => at.since(now.mono),

@@ -1,5 +1,5 @@
-//! Limits that instances share, taken together in one step or not at all; and the share of them that is ours while
-//! nobody answers.
+//! Limits shared by instances: all layers are taken in one step or not at all. While Redis does not reply, the process uses its share of
+//! the limits.
 
 use super::redis::{Arguments, RedisStore};
 use super::script_arrays::{self, Meeting, nanos, number};
@@ -14,7 +14,7 @@ use seawall_core::policy::{Fail, Mode};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
 
-/// A limit that must not be guessed refuses for this long while shared state is away.
+/// Wait after a refusal by a limit that must not be estimated, while Redis is away.
 const CLOSED_FOR: Nanos = Nanos::from_secs(1);
 
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub struct SharedLimits {
     store: Arc<RedisStore>,
     names: Arc<EndpointNames>,
     own: EndpointLimits,
-    /// Where each layer's cells are, and its numbers in ticks.
+    /// The key prefix of each layer's cells, and its numbers in ticks.
     layers: Vec<(String, Gcra)>,
     cost: u64,
-    /// What the limits come to for one of so many instances.
+    /// The limits' share for a number of instances.
     share: Locked<(u32, Arc<EndpointLimits>)>,
 }
 
-/// What a call took from shared limits.
+/// The tokens that a call took from shared limits.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     keys: Vec<String>,
@@ -38,18 +38,18 @@ pub struct Receipt {
     met: Meeting,
 }
 
-/// Where a call's limits were taken.
+/// The source of a call's tokens.
 #[derive(Debug)]
 pub enum Took {
     Shared(Receipt),
-    /// From our own share.
+    /// The local share.
     Alone(Arc<EndpointLimits>, AdmittedLayers),
-    /// Nowhere: a limit that must not be guessed refused.
+    /// None: a limit that must not be estimated refused.
     Nothing,
 }
 
 impl Took {
-    /// What was taken from all instances' limits.
+    /// Returns the receipt for tokens from shared limits.
     pub(crate) const fn receipt(&self) -> Option<&Receipt> {
         match self {
             Self::Shared(receipt) => Some(receipt),
@@ -60,7 +60,7 @@ impl Took {
 
 impl SharedLimits {
     pub(super) fn new(store: &Arc<RedisStore>, names: &Arc<EndpointNames>, own: &EndpointLimits, cost: u64) -> Self {
-        // All layers are taken in one script, so they are all in one slot of a cluster.
+        // All layers are taken in one script, so they share one hash slot of a cluster.
         let layer = |layer: &LimitLayer| (format!("{{seawall}}:limit:{}:", layer.place()), script_arrays::in_ticks(layer.spec()));
         Self {
             store: Arc::clone(store),
@@ -72,7 +72,7 @@ impl SharedLimits {
         }
     }
 
-    /// Takes a call's part of every layer, on all instances together.
+    /// Takes a call's cost from every layer, on all instances together.
     pub async fn take(&self, who: &LimitSubject<'_>, clock: &Clock) -> (AskAnswer, Took) {
         let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
         let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
@@ -115,13 +115,13 @@ impl SharedLimits {
         Arc::clone(&share.1)
     }
 
-    /// Gives back what was taken for something that was then not sent.
+    /// Gives back tokens for a call that was not sent.
     pub(crate) async fn refund(&self, receipt: &Receipt) {
         let arguments = Arguments::default().number(0).number(receipt.met.ticks).number(self.cost);
         self.change(&scripts::REFUND, receipt, arguments, |place, _| receipt.shadowed.checked_shr(place).unwrap_or(0) & 1 == 0).await;
     }
 
-    /// What limits hear of an attempt's end.
+    /// Applies an attempt's end to the limits.
     pub(super) async fn settle(&self, settle: &SettleAttempt, receipt: Option<&Receipt>) {
         let Some(receipt) = receipt else { return };
         if settle.untake {
@@ -129,7 +129,7 @@ impl SharedLimits {
         }
     }
 
-    /// Runs a script on those of a receipt's cells that it is about.
+    /// Runs a script on the selected cells of a receipt.
     async fn change(&self, script: &redis::Script, receipt: &Receipt, arguments: Arguments, about: impl Fn(u32, &LimitLayer) -> bool) {
         let layers = (0..).zip(self.own.layers()).zip(&self.layers).zip(&receipt.keys);
         let (mut keys, mut arguments) = (Vec::new(), arguments);
@@ -140,12 +140,12 @@ impl SharedLimits {
             }
         }
         if !keys.is_empty() {
-            // Nobody hears it while Redis is away, and limits fill up by themselves.
+            // If Redis is away, this is lost; limits refill by themselves.
             let _: Option<i64> = self.store.run(script, &keys, &arguments).await;
         }
     }
 
-    /// `RateLimit-Policy` and `RateLimit` as they stand for a call.
+    /// Returns the current `RateLimit-Policy` and `RateLimit` for a call.
     pub(crate) fn fields(&self, took: &Took, now: Mono) -> Option<(String, String)> {
         match took {
             Took::Nothing => None,

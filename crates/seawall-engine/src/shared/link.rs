@@ -1,4 +1,4 @@
-//! One endpoint's end of shared state: the questions of its calls, put to Redis, and what is done when nobody answers.
+//! The connection of one endpoint to shared state: its calls' questions to Redis, and the fallback if Redis does not reply.
 
 use super::breaker::{OwnCells, RedisBreaker};
 use super::keys::SharedKeys;
@@ -18,18 +18,18 @@ use std::sync::Arc;
 pub struct Link {
     store: Arc<RedisStore>,
     pub limits: SharedLimits,
-    /// Those that count by credential.
+    /// Limits per credential.
     pub(crate) key_limits: SharedLimits,
     pub(crate) breaker: RedisBreaker,
     pub(crate) keys: SharedKeys,
     pub(crate) pause: SharedPause,
 }
 
-/// What an attempt holds of shared limits.
+/// Receipts of an attempt for shared limits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receipts {
     pub call: Option<Receipt>,
-    /// Of the limits that count by credential.
+    /// Receipt for the limits per credential.
     pub key: Option<Receipt>,
 }
 
@@ -53,7 +53,7 @@ impl Link {
         }
     }
 
-    /// Tells shared state what an attempt did; what nobody there hears, our own copies do.
+    /// Reports an attempt to shared state; local copies apply what Redis does not get.
     pub(crate) async fn report(&self, settle: &SettleAttempt, receipts: &Receipts, clock: &Clock) -> Option<PhaseChange> {
         let unused = matches!(settle.key, Some((_, KeyReport::Unused)));
         let key_limits = async {
@@ -71,7 +71,7 @@ impl Link {
         change
     }
 
-    /// The same for a caller who is gone: nobody waits for it.
+    /// Does the same for a caller that has gone, in the background.
     pub(crate) fn report_late(self: &Arc<Self>, settle: &SettleAttempt, receipts: Receipts) {
         self.store.report_late(Late { link: Arc::clone(self), settle: *settle, receipts });
     }

@@ -1,8 +1,8 @@
 //! State that several instances share in Redis: limits, breakers, key cooldowns, idempotency keys, tokens.
 //!
-//! A call asks the same questions as ever; [`link`] puts them to [`redis`], where one script for each operation is the
-//! twin of the core's pure function. While Redis does not answer, the process goes on with what it knows: its own copy
-//! of breakers and keys, and its share of the limits. With `shared = "local"` nothing of this is there.
+//! A call asks the same questions as with local state; [`link`] sends them to [`redis`], where the script of each operation is the
+//! twin of the core's pure function. While Redis does not reply, the process continues with its own copy of breakers and keys, and
+//! its share of the limits. With `shared = "local"` none of this exists.
 
 mod breaker;
 mod idempotency;

@@ -1,5 +1,5 @@
-//! A pause that a provider asked for, told to every instance. It is heard together with the breaker, by whoever asks for leave
-//! to send; ours is kept in the endpoint's own cell, and goes on when Redis does not answer.
+//! A provider's pause, shared by instances. Replies to breaker permits carry it along. The endpoint's own cell keeps the local copy, which
+//! continues while Redis does not reply.
 
 use super::redis::{Arguments, RedisStore};
 use super::script_arrays::{number, ticks};
@@ -18,7 +18,7 @@ pub(crate) struct SharedPause {
     store: Arc<RedisStore>,
     upstream: String,
     endpoint: String,
-    /// Our own copies, of the endpoint's pause and of its upstream's.
+    /// Local copies of the endpoint's and its upstream's pause.
     copies: [Arc<PauseCell>; 2],
 }
 
@@ -28,18 +28,18 @@ impl SharedPause {
         Self { store: Arc::clone(store), endpoint: format!("{upstream}:{}", names.endpoint), upstream, copies }
     }
 
-    /// Where the pauses are that this endpoint heeds.
+    /// Returns the keys of the pauses that apply to this endpoint.
     pub(super) fn keys(&self) -> [String; 2] {
         [self.endpoint.clone(), self.upstream.clone()]
     }
 
     pub(super) async fn report(&self, settle: &SettleAttempt, clock: &Clock) {
         let now = clock.now().mono;
-        // A pause of one caller's credential is this instance's own.
+        // A pause of one caller's credential is not shared.
         if let Some((scope @ (Scope::Endpoint | Scope::Upstream), until)) = settle.pause {
             let (key, copy) = if scope == Scope::Upstream { (&self.upstream, 1) } else { (&self.endpoint, 0) };
             let arguments = Arguments::default().number(0).number(ticks(until.since(now))).number(ticks(FIRST_GAP));
-            // While Redis is away the pause is ours alone.
+            // While Redis is away, only this instance pauses.
             if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::PAUSE, &[key], &arguments).await {
                 let met = self.store.met(number(&reply, 0), clock);
                 if let disproved @ 1.. = number(&reply, 2) {
@@ -48,7 +48,7 @@ impl SharedPause {
             }
         }
         let Some(sent_at) = settle.answer_sent_at(now) else { return };
-        // Not `any`: both copies have to hear of it.
+        // Not `any`, which would stop early: both copies must be updated.
         let ended = self.copies.iter().filter(|copy| copy.answered(sent_at, now)).count();
         if ended > 0 {
             let arguments = Arguments::default().number(0).number(ticks(MAX_DISPROVED));
@@ -56,7 +56,7 @@ impl SharedPause {
         }
     }
 
-    /// By hand: the pause is over, on every instance. The others hear of it within a second.
+    /// Ends the pause by hand, on every instance; the others see it within a second.
     pub(crate) async fn lift(&self, of_upstream: bool, clock: &Clock) {
         let key = if of_upstream { &self.upstream } else { &self.endpoint };
         self.run(&scripts::LIFT, &[key], &Arguments::default().number(0), clock).await;

@@ -1,5 +1,5 @@
-//! The connection to Redis: one for the process, kept up by a supervisor of its own, and given up at once when it does
-//! not answer in time. Decides nothing about calls.
+//! The connection to Redis: one per process, maintained by a supervisor, and given up as soon as a reply is late. Decides nothing about
+//! calls.
 
 use super::link::{Link, Receipts};
 use super::script_arrays::{Meeting, TICK, number, signed};
@@ -17,14 +17,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 const CONNECT: Duration = Duration::from_millis(500);
-/// How often we say that we are there.
+/// Interval of this instance's heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// How often we look whether it is back.
+/// Interval of reconnection attempts.
 const LOOK: Duration = Duration::from_millis(100);
-/// Reports of calls whose callers left, on their way; more are dropped, and leases end them.
+/// Maximum queued reports of calls whose callers have gone; further ones are dropped, and leases end what they concern.
 const MAX_LATE: usize = 4_096;
 
-/// Text arguments and numbers, as a script takes them.
+/// Texts and numbers as arguments of a script.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments(Vec<Vec<u8>>);
 
@@ -48,18 +48,18 @@ impl Arguments {
     }
 }
 
-/// The connection over which a cell's copy was last offered.
+/// The connection over which a cell's copy was last sent.
 #[derive(Debug, Default)]
 pub(crate) struct Seed(AtomicU64);
 
-/// What the supervisor has to say.
+/// News of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     Lost(String),
     Back,
 }
 
-/// A report that nobody waits for.
+/// A report in the background.
 #[derive(Debug)]
 pub(crate) struct Late {
     pub link: Arc<Link>,
@@ -67,34 +67,34 @@ pub(crate) struct Late {
     pub receipts: Receipts,
 }
 
-/// Shared state in Redis, as one process sees it.
+/// Shared state in Redis, as seen by one process.
 #[derive(Debug)]
 pub struct RedisStore {
     client: Client,
-    /// How long a call waits for an answer before it goes on without.
+    /// Maximum wait of a call for a reply before it continues without one.
     patience: Duration,
     connection: Locked<Option<MultiplexedConnection>>,
     up: AtomicBool,
-    /// Counts connections: what was known before the present one may have to be told again.
+    /// Counts connections: state may have to be sent again on a new one.
     epoch: AtomicU64,
     instances: AtomicU32,
-    /// The script's clock less ours, in ticks.
+    /// Offset of the script's clock from ours, in ticks.
     ahead: AtomicI64,
     why: Locked<String>,
     lost: Notify,
     late: mpsc::Sender<Late>,
     reports: Locked<Option<mpsc::Receiver<Late>>>,
-    /// How we are called among the instances.
+    /// Our name among the instances.
     name: String,
 }
 
 impl RedisStore {
-    /// Nothing is connected yet: a Redis that is away when we start is no reason not to serve.
+    /// Opens no connection yet: the process can serve while Redis is away.
     ///
     /// # Errors
     /// When the URL names no Redis.
     pub fn new(url: &str, patience: Nanos) -> Result<Self, String> {
-        // The error's own text may repeat the URL, and a URL may hold a password.
+        // The error's own text may contain the URL with a password.
         let client = Client::open(url).map_err(|error| format!("not a Redis URL ({})", error.category()))?;
         let (late, reports) = mpsc::channel(MAX_LATE);
         Ok(Self {
@@ -118,7 +118,7 @@ impl RedisStore {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// How many instances there were when we last heard.
+    /// Returns the last known number of instances.
     #[must_use]
     pub fn instances(&self) -> u32 {
         self.instances.load(Ordering::Relaxed).max(1)
@@ -128,21 +128,21 @@ impl RedisStore {
         &self.name
     }
 
-    /// Where the script's clock stands, by what we last heard of it.
+    /// Estimates the script's clock by its last known offset.
     pub(crate) fn meeting(&self, clock: &Clock) -> Meeting {
         let mono = clock.now().mono;
         let ticks = signed(mono.0 / TICK).saturating_add(self.ahead.load(Ordering::Relaxed));
         Meeting { ticks: u64::try_from(ticks).unwrap_or(0), mono }
     }
 
-    /// The script's clock as it was when it answered.
+    /// Updates the offset from the script's clock in a reply.
     pub(crate) fn met(&self, ticks: u64, clock: &Clock) -> Meeting {
         let mono = clock.now().mono;
         self.ahead.store(signed(ticks).saturating_sub(signed(mono.0 / TICK)), Ordering::Relaxed);
         Meeting { ticks, mono }
     }
 
-    /// Runs a script; `None` when shared state does not answer, which is known from then on.
+    /// Runs a script. If Redis does not reply, returns `None` and marks it as away.
     pub(crate) async fn run<T: FromRedisValue>(&self, script: &Script, keys: &[&str], arguments: &Arguments) -> Option<T> {
         if !self.is_up() {
             return None;
@@ -155,8 +155,7 @@ impl RedisStore {
         }
     }
 
-    /// Runs a script on one cell. After each new connection our copy goes along once, for a server that has forgotten
-    /// the cell.
+    /// Runs a script on one cell. After a reconnection the local copy is sent along once, in case the server has lost the cell.
     pub(crate) async fn run_seeded(
         &self,
         seed: &Seed,
@@ -180,20 +179,19 @@ impl RedisStore {
         None
     }
 
-    /// Takes a report that nobody waits for; when too many are on their way, it is dropped, and leases end what it was
-    /// about.
+    /// Queues a background report. If the queue is full, it is dropped, and leases end what it concerns.
     pub(crate) fn report_late(&self, late: Late) {
         drop(self.late.try_send(late));
     }
 
-    /// Keeps the connection up for as long as it is polled, and tells once when it is lost and once when it is back.
+    /// Maintains the connection while polled. Reports each loss and each return once.
     pub async fn supervise(&self, clock: &Clock, tell: impl Fn(News)) {
         let Some(mut reports) = self.reports.lock().take() else { return };
         let mut told_lost = false;
         loop {
             let beaten = match self.beat(clock).await {
                 Ok(()) => Ok(()),
-                // A server that was restarted, or a connection that somebody closed, deserves a second look.
+                // Retried once, since the server may have restarted or the connection may have been closed.
                 Err(_) => self.beat(clock).await,
             };
             match beaten {
@@ -226,7 +224,7 @@ impl RedisStore {
         }
     }
 
-    /// Connects if need be, and says that we are there.
+    /// Connects if necessary and sends a heartbeat.
     async fn beat(&self, clock: &Clock) -> Result<(), String> {
         let known = self.connection.lock().clone();
         let mut connection = match known {

@@ -1,7 +1,4 @@
-//! Cells as the numbers that scripts take and give. Knows the order of the arrays, and nothing of connections.
-//!
-//! A script's time is in ticks of 100 ns since 2020, read from the server's clock: one clock orders what all instances
-//! do, whole ticks fit a Lua number for 28 years, and rates up to a million a second are still told apart.
+//! Conversion of cells to the number arrays of scripts and back. This module knows the order of the arrays, and nothing of connections.
 
 use seawall_core::admit::limit::{Gcra, LimitCell};
 use seawall_core::guard::{BreakerData, BreakerSample, Cause, Forced, PhaseData, State, WindowCounts, WindowData};
@@ -11,14 +8,14 @@ use seawall_core::time::{Mono, Nanos};
 
 /// One tick, in nanoseconds.
 pub const TICK: u64 = 100;
-/// What a Lua number counts without a gap; longer spans end here, 28 years away.
+/// The largest integer that a Lua number holds exactly; longer spans are capped here, at 28 years.
 const MAX_LUA_INTEGER: u64 = 1 << 53;
-/// Windows that are shared count no further, so that their products stay exact.
+/// Shared windows count no further, so that products stay exact.
 const MAX_CALLS: u64 = 1 << 25;
-/// Where slots end and probes begin in a breaker's array.
+/// Length of the fixed part of a breaker's array; probes follow.
 const FIXED: usize = 49;
 
-/// The moment at which a script's clock and ours were read together.
+/// A pair of readings of the script's clock and ours at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
     pub ticks: u64,
@@ -45,7 +42,7 @@ impl Meeting {
     }
 }
 
-/// A span in ticks, rounded up: a wait is never early.
+/// Converts a span to ticks, rounded up, so that a wait never ends early.
 #[must_use]
 pub fn ticks(span: Nanos) -> u64 {
     span.0.div_ceil(TICK).min(MAX_LUA_INTEGER)
@@ -56,7 +53,7 @@ pub const fn nanos(ticks: u64) -> Nanos {
     Nanos(ticks.saturating_mul(TICK))
 }
 
-/// A limit whose time is counted in ticks.
+/// Converts a limit to ticks.
 #[must_use]
 pub fn in_ticks(limit: &policy::LimitPolicy) -> Gcra {
     let mut limit = limit.clone();
@@ -67,7 +64,7 @@ pub fn in_ticks(limit: &policy::LimitPolicy) -> Gcra {
     Gcra::from(&limit)
 }
 
-/// The six numbers of a limit.
+/// Returns the six numbers of a limit.
 #[must_use]
 pub fn of_limit(limit: &Gcra) -> [u64; 6] {
     let numbers = limit.numbers();
@@ -89,7 +86,7 @@ const fn mode(mode: Mode) -> u64 {
     }
 }
 
-/// The phase in which a hand holds a breaker; none is the first.
+/// Returns the number of a forced phase; zero means none.
 #[must_use]
 pub const fn of_forced(forced: Forced) -> u64 {
     match forced {
@@ -99,14 +96,14 @@ pub const fn of_forced(forced: Forced) -> u64 {
     }
 }
 
-/// A limit's cell from a script's three numbers.
+/// Builds a limit's cell from a script's three numbers.
 #[must_use]
 pub fn cell(numbers: &[i64]) -> LimitCell {
     let [at, held, before] = [0, 1, 2].map(|place| number(numbers, place));
     LimitCell { at, held: held | before << 32 }
 }
 
-/// The twelve numbers of a breaker's policy; `ticks` turns spans into the script's.
+/// Returns the twelve numbers of a breaker's policy; `ticks` converts spans.
 #[must_use]
 pub fn of_guard(guard: &policy::BreakerPolicy, ticks: impl Fn(Nanos) -> u64) -> [u64; 12] {
     [
@@ -125,7 +122,7 @@ pub fn of_guard(guard: &policy::BreakerPolicy, ticks: impl Fn(Nanos) -> u64) -> 
     ]
 }
 
-/// How a result counts: not failed, failed, failed again in the same call.
+/// Returns how a result counts: no failure, failure, repeated failure in the same call.
 #[must_use]
 pub const fn of_failure(sample: BreakerSample) -> u64 {
     match (sample.failed, sample.repeated) {
@@ -165,7 +162,7 @@ pub fn of_breaker(data: &BreakerData) -> Vec<i64> {
     fixed.into_iter().map(signed).chain(probes).collect()
 }
 
-/// A breaker from a script's array; `None` where it is none.
+/// Builds a breaker from a script's array; `None` if the array is too short.
 #[must_use]
 pub fn breaker(numbers: &[i64]) -> Option<BreakerData> {
     if numbers.len() < FIXED {
@@ -195,7 +192,7 @@ pub fn breaker(numbers: &[i64]) -> Option<BreakerData> {
     Some(BreakerData { phase, generation: small(6), consecutive: small(7), crossed: at(8) == 1, opened_for: at(9), window })
 }
 
-/// A change of state from a script's three numbers.
+/// Builds a change of state from a script's three numbers.
 #[must_use]
 pub fn change(from: i64, to: i64, cause: i64) -> Option<(State, State, Cause)> {
     let state = |number| match number {
@@ -226,7 +223,7 @@ pub const fn of_pick(pick: Pick) -> u64 {
     }
 }
 
-/// A pool whose cooldowns are all on the script's clock.
+/// Converts a key pool whose cooldowns are all on the script's clock.
 #[must_use]
 pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
     let mut numbers = vec![i64::from(data.turn)];
@@ -243,10 +240,10 @@ pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
     numbers
 }
 
-/// A pool of so many keys from a script's array; `None` where it is none.
+/// Builds a pool of `keys` keys from a script's array; `None` if the length does not fit.
 #[must_use]
 pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
-    // One for the turn, eleven for each key and four for each group.
+    // One number for the turn, eleven per key and four per group.
     let groups = numbers.len().checked_sub(1 + keys * 11).filter(|rest| rest % 4 == 0)? / 4;
     let (of_keys, rest) = numbers[1..].split_at(keys * 5);
     let (of_groups, rest) = rest.split_at(groups);
@@ -276,7 +273,7 @@ pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
     })
 }
 
-/// A number of a reply; a missing one is zero.
+/// Returns a number of a reply; a missing one is zero.
 #[must_use]
 pub fn number(numbers: &[i64], place: usize) -> u64 {
     numbers.get(place).and_then(|number| u64::try_from(*number).ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The scripts, one for each operation on shared state, each put together from what it needs.
+//! The Lua scripts, one per operation on shared state, each composed of common parts.
 
 use redis::Script;
 use std::sync::LazyLock;
@@ -13,33 +13,32 @@ macro_rules! scripts {
 scripts! {
     /// Takes a cost from several limits, or from none.
     TAKE = "clock.lua", "limit.lua", "take.lua";
-    /// Gives back what a call took and did not use.
+    /// Gives back tokens that a call did not use.
     REFUND = "clock.lua", "limit.lua", "refund.lua";
-    /// Empties limits until a provider's time.
-    /// Asks a breaker for leave to send.
+    /// Requests a permit from a breaker.
     PERMIT = "clock.lua", "breaker.lua", "permit.lua";
-    /// Tells a breaker how a send went.
+    /// Reports the result of a send to a breaker.
     REPORT = "clock.lua", "breaker.lua", "report.lua";
-    /// Holds a breaker by hand, or lets go of it.
+    /// Forces or releases a breaker.
     FORCE = "clock.lua", "breaker.lua", "force.lua";
-    /// Tells everybody that a server asked them to stay away.
+    /// Publishes a pause that a provider asked for.
     PAUSE = "clock.lua", "pause.lua";
-    /// Ends such pauses because a probe was answered.
+    /// Ends such pauses because a probe got a response.
     PAUSE_DISPROVED = "clock.lua", "pausedisproved.lua";
     /// Ends such pauses by hand.
     LIFT = "clock.lua", "lift.lua";
     /// Leases a key.
     LEASE = "clock.lua", "keys.lua", "lease.lua";
-    /// Tells a key pool what an attempt did to a key.
+    /// Reports the effect of an attempt on a key to the key pool.
     KEY_REPORT = "clock.lua", "keys.lua", "keyreport.lua";
-    /// Asks to execute under an idempotency key.
+    /// Reserves an idempotency key.
     RESERVE = "clock.lua", "key.lua", "reserve.lua";
     /// Ends a reservation of an idempotency key.
     FINISH = "clock.lua", "key.lua", "finish.lua";
-    /// Says that this instance is there, and hears how many are.
+    /// Sends this instance's heartbeat and returns the number of instances.
     BEAT = "clock.lua", "beat.lua";
-    /// The token that instances share, or the right to fetch one.
+    /// Returns the shared token, or the right to fetch one.
     TOKEN = "clock.lua", "token.lua";
-    /// Puts a fetched token where the others find it.
+    /// Stores a fetched token for other instances.
     TOKEN_KEEP = "clock.lua", "tokenkeep.lua";
 }

@@ -1,5 +1,5 @@
-//! A token that instances share: one of them fetches it, the others find it sealed in Redis. The seal's key comes from
-//! the client's own secret, which every instance has and Redis never sees.
+//! A token shared by instances: one of them fetches it, and the others read it encrypted from Redis. The encryption key is derived from the
+//! client's own secret, which every instance has and Redis never sees.
 
 use super::redis::{Arguments, RedisStore};
 use super::scripts;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long one instance may take to fetch before another may try; longer than a fetch takes.
+/// Time limit of one instance to fetch before another may try; longer than a fetch takes.
 const TURN_MS: u64 = 12_000;
-/// A token that never expires is forgotten after this, and fetched anew.
+/// A token without expiry is dropped after this time and fetched again.
 const LONGEST: Nanos = Nanos::from_secs(86_400);
-/// How often those who wait look for the token.
+/// Polling interval of instances that wait for the token.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) struct SharedToken {
@@ -24,7 +24,7 @@ pub(crate) struct SharedToken {
     token: String,
     turn: String,
     seal: RandomizedNonceKey,
-    /// Of the token that we have; a later one is better.
+    /// The version of the token we have; a higher one is newer.
     version: AtomicU64,
 }
 
@@ -34,16 +34,16 @@ impl std::fmt::Debug for SharedToken {
     }
 }
 
-/// What to do about a token that is needed.
+/// The next step to obtain a token.
 #[derive(Debug)]
 pub(crate) enum TokenTurn {
-    /// Another instance has fetched it: the provider's answer, as of now.
+    /// Another instance has fetched it: the provider's response, adjusted to now.
     Found(Value),
-    /// It is our turn to fetch it, and everybody waits.
+    /// This instance has to fetch it, and others wait.
     Ours,
     /// Another instance is fetching it.
     Others,
-    /// Nobody can be asked.
+    /// Redis does not reply.
     Alone,
 }
 
@@ -68,13 +68,13 @@ impl SharedToken {
             Some((0, _)) => TokenTurn::Others,
             Some((version, sealed)) => {
                 self.version.store(version, Ordering::Relaxed);
-                // What we cannot open was sealed for other clients; then it is no token of ours.
+                // An entry that we cannot decrypt belongs to other client credentials and is of no use here.
                 self.open(sealed).map_or(TokenTurn::Others, |kept| TokenTurn::Found(aged(kept, now)))
             }
         }
     }
 
-    /// Ends our turn: with what the provider answered, or with nothing, so that another may try.
+    /// Ends our turn: stores the provider's response, or nothing, so that another instance may try.
     pub(crate) async fn keep(&self, answer: Option<&Value>, now: Wall) {
         let life = answer.and_then(seconds).map_or(LONGEST, Nanos::from_secs).min(LONGEST);
         let sealed = answer.and_then(|answer| {
@@ -110,7 +110,7 @@ impl SharedToken {
     }
 }
 
-/// How long a token lives, by its provider's word; some write the number as text. A life that is over already is zero.
+/// Returns the lifetime of a token by its provider's response; some write the number as text. An expired lifetime is zero.
 pub(crate) fn seconds(answer: &Value) -> Option<u64> {
     let said = answer["expires_in"].as_f64().or_else(|| answer["expires_in"].as_str()?.trim().parse().ok())?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the conversion saturates, and NaN becomes zero")]
@@ -118,7 +118,7 @@ pub(crate) fn seconds(answer: &Value) -> Option<u64> {
     Some(seconds)
 }
 
-/// What was kept, as the provider would say it now.
+/// Returns a stored response with the remaining lifetime.
 fn aged(mut kept: Value, now: Wall) -> Value {
     if let Some(ends) = kept["ends_ms"].as_i64() {
         kept["expires_in"] = json!(Wall(ends).since(now).as_millis() / 1000);

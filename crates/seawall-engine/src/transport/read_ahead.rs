@@ -1,4 +1,4 @@
-//! How much of a response's body is read before the caller gets any of it.
+//! Reads a part of a response's body before the caller gets any of it.
 
 use crate::clock::Clock;
 use bytes::{Bytes, BytesMut};
@@ -11,18 +11,18 @@ use seawall_http::fault::Fault;
 use seawall_http::response_body::{Arriving, read_up_to};
 use std::io::Read as _;
 
-/// How long a document of unknown length is read before what has come of it is passed on.
+/// Maximum time to read ahead a document of unknown length.
 const PATIENCE: Nanos = Nanos::from_secs(1);
 
-/// Reads the body of a small response. One that breaks off here has told the caller nothing yet, so it is retried like any
-/// failure. Returns nothing for what is longer than `most`, and for streams.
+/// Reads the body of a small response. If it breaks off, the caller has received nothing yet, so it is retried like any failure. Returns
+/// nothing for a body longer than `most` and for streams.
 pub(crate) async fn small(incoming: &mut Arriving, content_type: &[u8], most: u64, clock: &Clock) -> Result<Bytes, Fault> {
     match incoming.size_hint().exact() {
         Some(length) if length <= most && !is_event_stream(content_type) => {
             read_up_to(incoming, usize::try_from(length).unwrap_or(usize::MAX)).await
         }
         Some(_) => Ok(Bytes::new()),
-        // A few servers send a document over minutes, element by element, so this one is waited for by the clock too.
+        // Some servers send a document over minutes, element by element, so the time is limited as well.
         None if is_document(content_type) => {
             let until = clock.now().mono + PATIENCE;
             read_until(incoming, usize::try_from(most).unwrap_or(usize::MAX), clock.sleep_until(until)).await
@@ -31,7 +31,7 @@ pub(crate) async fn small(incoming: &mut Arriving, content_type: &[u8], most: u6
     }
 }
 
-/// As much of a body as has come until `over`, and no more than `most`.
+/// Reads a body until `over`, and at most `most` bytes.
 async fn read_until(incoming: &mut Arriving, most: usize, over: impl Future<Output = ()>) -> Result<Bytes, Fault> {
     let mut over = std::pin::pin!(over);
     let mut read = BytesMut::new();
@@ -54,13 +54,13 @@ async fn read_until(incoming: &mut Arriving, most: usize, over: impl Future<Outp
     Ok(read.freeze())
 }
 
-/// What the rules read of a compressed body, or of as much of it as has come; its caller gets it as it is. Nothing where it is
-/// not compressed, or in a way that we do not know.
+/// Decompresses a body, or the part that has arrived, for the rules; the caller gets the original. Returns `None` if it is not compressed,
+/// or by an unknown coding.
 pub(crate) fn inflated(coding: &[u8], seen: &[u8]) -> Option<Bytes> {
     let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
     let most = u64::try_from(BODY_BYTES).unwrap_or(u64::MAX);
     let mut text = Vec::new();
-    // What breaks off, or is damaged further on, is read up to there.
+    // Of a truncated or damaged body, the part before the damage is used.
     let read = if is(b"gzip") || is(b"x-gzip") {
         GzDecoder::new(seen).take(most).read_to_end(&mut text)
     } else if is(b"deflate") {

@@ -1,5 +1,5 @@
-//! Our credential in the headers of a response. An upstream that builds `Location` or `Link` of the request's URL repeats
-//! the key in it, and a caller, a cache or a next page must not get it.
+//! Removes our credential from the headers of a response. An upstream that builds `Location` or `Link` from the request's URL repeats the
+//! key in it, and no caller, cache or next page may get it.
 
 use crate::credential::Credentials;
 use crate::links::LINKS;
@@ -11,8 +11,8 @@ use seawall_core::discretion;
 use seawall_http::h1::RawResponseHeaders;
 use std::borrow::Cow;
 
-/// Takes the credential of an attempt out of its response's headers: by value everywhere, and by its parameter's name in links.
-/// Responses that repeat nothing pay for one search, and those to a key in the query for a look at four names.
+/// Removes an attempt's credential from its response's headers: by value everywhere, and by its parameter's name in links. A response
+/// without the credential costs one search, and a key in the query costs a check of four names.
 pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &mut HeaderMap, verbatim: &mut Option<RawResponseHeaders>) {
     let has_link = |name: &HeaderName| match &*verbatim {
         Some(verbatim) => verbatim.first(name.as_str()).is_some(),
@@ -45,7 +45,7 @@ pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &
     }
 }
 
-/// Takes a reason phrase out that repeats a credential of ours. The usual one is sent in its place.
+/// Removes a reason phrase that contains our credential. The default phrase is sent instead.
 pub(crate) fn strip_reason(credentials: &Credentials, extensions: &mut Extensions) {
     let is_repeated = |reason: &ReasonPhrase| matches!(credentials.mask().field(reason.as_bytes()), Cow::Owned(_));
     if extensions.get::<ReasonPhrase>().is_some_and(is_repeated) {
@@ -53,7 +53,7 @@ pub(crate) fn strip_reason(credentials: &Credentials, extensions: &mut Extension
     }
 }
 
-/// A URL, or a header that holds some, without a parameter of this name; nothing where there is none.
+/// Removes the parameter of this name from a URL, or from a header with URLs; `None` if there is none.
 #[must_use]
 pub(crate) fn without_parameter(text: &str, name: &str) -> Option<String> {
     let mut kept = String::with_capacity(text.len());
@@ -72,14 +72,14 @@ pub(crate) fn without_parameter(text: &str, name: &str) -> Option<String> {
         }
         is_found = true;
         rest = match follows.strip_prefix('&').filter(|_| joint == "?") {
-            // The next pair is the first one now.
+            // The next pair becomes the first one.
             Some(_) => {
                 kept.push('?');
                 &follows[1..]
             }
             None => follows,
         };
-        // The next pair may be of that name as well.
+        // The next pair may have that name as well.
         while kept.ends_with('?') {
             let end = rest.find(['&', ';', '#', '>', '"', '\'', ' ']).unwrap_or(rest.len());
             if end == 0 || discretion::decoded(rest[..end].split('=').next().unwrap_or("")) != name {

@@ -1,4 +1,4 @@
-//! Uploads over sockets that fail: what an upstream takes for a whole request is the caller's request, or the call fails.
+//! Uploads over failing sockets: an upstream gets the caller's complete request, or the call fails.
 
 use super::*;
 use crate::attempt::AttemptRequest;
@@ -22,13 +22,13 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// The behaviour of an upstream, connection by connection.
 #[derive(Clone, Copy, Debug)]
 struct Script {
-    /// Bytes of the second request that the first connection reads before it resets; 0: it resets while it is idle.
+    /// Bytes of the second request that the first connection reads before its reset; 0 resets it while idle.
     first: usize,
-    /// Bytes that the second connection reads before it resets; all others answer.
+    /// Bytes that the second connection reads before its reset; all other connections respond.
     second: Option<usize>,
 }
 
-/// A caller's body, and how it comes.
+/// A caller's body, and the way in which it arrives.
 #[derive(Clone, Debug)]
 struct Upload {
     body: Vec<u8>,
@@ -43,7 +43,7 @@ fn reset(stream: TcpStream) {
     stream.set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// The first request among these bytes, where all of it is there: its length, and its body.
+/// Returns length and body of the first request in these bytes, if it is complete.
 fn whole(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -64,8 +64,8 @@ fn whole(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     }
 }
 
-/// Serves connections by the script, and hands over the body of each request that came whole. `idle` is the order to reset an
-/// idle connection, which is confirmed.
+/// Serves connections by the script, and delivers the body of each complete request. `idle` orders the reset of an idle connection, which
+/// is confirmed.
 fn upstream(script: Script, is_reused: bool, idle: Receiver<Sender<()>>, to: Sender<Vec<u8>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -112,7 +112,7 @@ fn upstream(script: Script, is_reused: bool, idle: Receiver<Sender<()>>, to: Sen
     at
 }
 
-/// A caller's request as the gateway reads it: the beginning of its body, and the rest as it comes.
+/// Returns a caller's request as the gateway reads it: the beginning of its body, and the rest as a stream.
 async fn uploaded(upload: &Upload) -> (ServerConnection<Relay>, ReplayBody) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -190,7 +190,7 @@ impl Bench {
     }
 }
 
-/// The result of the call, and the bodies of requests that arrived whole.
+/// Returns the result of the call, and the bodies of complete requests.
 fn attempt(upload: &Upload, script: Script) -> (Result<StatusCode, Fault>, Vec<Vec<u8>>) {
     let ((order, idle), (to, taken)) = (mpsc::channel(), mpsc::channel());
     let at = upstream(script, upload.is_reused, idle, to);
@@ -202,7 +202,7 @@ fn attempt(upload: &Upload, script: Script) -> (Result<StatusCode, Fault>, Vec<V
             assert_eq!(bench.send(Method::GET, ReplayBody::Empty).await, Ok(StatusCode::OK));
         }
         if script.first == 0 {
-            // Nothing awaits here, so that the reactor does not hear of the reset before the request is written.
+            // No await here, so that the reactor does not see the reset before the request is written.
             let (done, confirmed) = mpsc::channel();
             order.send(done).unwrap();
             if upload.is_reused {
@@ -254,7 +254,7 @@ proptest! {
     }
 }
 
-/// Answers each connection with a body of the next of these lengths.
+/// Responds to each connection with a body of the next of these lengths.
 fn telling(lengths: &'static [usize]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

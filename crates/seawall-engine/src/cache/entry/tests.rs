@@ -1,4 +1,4 @@
-//! What may be kept, for whom and for how long.
+//! Storability, ownership and lifetimes of responses.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn entry(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> Option<CachedResp
     CachedResponse::new(CacheRequest { headers: &asked, caller }, StatusCode::OK, map(answered), Bytes::new(), &POLICY, NOW)
 }
 
-/// Fresh, good while a new one is fetched, good on errors: after so many seconds.
+/// Returns whether an entry is fresh, usable during a refresh, and usable on errors, after this many seconds.
 fn uses(entry: &CachedResponse, seconds: i64) -> (bool, bool, bool) {
     let (wanted, now) = (Directives::default(), Wall(NOW.0 + seconds * 1000));
     (entry.is_fresh(&wanted, now), entry.serves_meanwhile(&wanted, now), entry.serves_on_error(&wanted, now))
