@@ -63,6 +63,7 @@ impl Deadlines {
         drop(waiting);
         match (earlier, had) {
             (false, _) => {}
+            // `notify_one` stores a permit, so the timer task also sees it if it is not waiting right now.
             (true, Some(_)) => self.0.hurry.notify_one(),
             (true, None) => drop(tokio::task::spawn_local(self.clone().keep(clock.clone()))),
         }

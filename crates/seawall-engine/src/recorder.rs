@@ -123,6 +123,7 @@ impl Recorder {
         let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
         let mut stamp = log_line::Stamp::default();
         loop {
+            // Read before draining, so that the last drain sees every record that was pushed before `stop`.
             let stopping = self.stopping.load(Ordering::Acquire);
             let busy = self.drain(&mut batch, &mut buffer, &mut stamp, json, &mut *sink, &mut watch);
             if stopping && !busy {

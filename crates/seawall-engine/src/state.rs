@@ -510,7 +510,7 @@ impl EndpointState {
     }
 
     /// Like [`EndpointState::settle`] for a call without bulkhead, limits and key.
-    #[inline(always)] // As `tell_breaker`.
+    #[inline(always)] // For the same reason as `tell_breaker`.
     pub(crate) fn settle_plain(&self, settle: &SettleAttempt, now: Mono) -> Option<PhaseChange> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
         self.end_pauses(settle, now);

@@ -71,6 +71,7 @@ impl Timers {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
+            // No wake-up is lost: it sets the flag before it unparks, `park` returns at once after an `unpark`, and the flag is read again.
             while !woken.flag.swap(false, Ordering::AcqRel) {
                 match (self.earliest(), &self.simulated) {
                     (Some(at), Some(_)) => self.advance_to(at),

@@ -19,7 +19,7 @@ pub(super) struct Light {
 
 impl Light {
     /// Asks the breaker, if the policy has one; a refusal is passed to the machine.
-    #[inline(always)] // Otherwise the answer, which is large and hardly ever there, goes through memory.
+    #[inline(always)] // Otherwise the answer, which is large and rarely set, goes through memory.
     pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (AskAnswer, Mono)> {
         let started = shared.clock.mono();
         let Some(lease) = first.lease else { return Ok(Self { permit: None, started }) };
@@ -30,7 +30,7 @@ impl Light {
     }
 
     /// Reports a plain success to shared state, which ends the call.
-    #[inline(always)] // A tenth of its instructions would be those of a function of its own.
+    #[inline(always)] // Otherwise a tenth of its instructions would be call overhead.
     pub(super) fn succeeded(self, shared: &Shared) {
         let now = shared.clock.mono();
         let settle = First::succeeded(self.permit, self.started, now);

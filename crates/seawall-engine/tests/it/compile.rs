@@ -1,10 +1,10 @@
-//! What the compiler says to those who use the library wrongly. It is asked about each file of `tests/compile`, with the libraries
-//! that were built for this very test, and has to say what the `.txt` beside it lists, in this order.
+//! Compiler messages for incorrect use of the library. Each file of `tests/compile` is compiled with the libraries built for this test; the
+//! output has to contain the lines of the `.txt` beside it, in order.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library as it was built last.
+/// Returns the latest build of a library.
 fn built(name: &str) -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let is_it = |path: &PathBuf| {

@@ -1,4 +1,4 @@
-//! What calls hold and share: places, probes and budget come back however a call ends, and clones are one policy.
+//! Resources of calls: places, probes and budget are released however a call ends, and clones share one policy.
 
 use http::StatusCode;
 use proptest::prelude::*;
@@ -172,7 +172,7 @@ fn threads_and_tasks_share_one_policy() {
 }
 
 proptest! {
-    /// However often it is polled before it is dropped, nothing of it stays behind.
+    /// However often a call is polled before it is dropped, it releases everything.
     #[test]
     fn dropping_a_call_at_any_moment_gives_everything_back(polls in 1usize..12, fails in any::<bool>(), millis in 0u64..400) {
         let text = "[pools.one]\nconcurrent = 1\nqueue = 1\n[defaults]\npool = \"one\"\n\

@@ -1,5 +1,5 @@
-//! The core's properties of whole calls, through the library's door: the policies, calls and results that the core's own
-//! tests make up, many at once in simulated time.
+//! The core's properties of whole calls, through the library's interface: with the policies, calls and results that the core's own tests
+//! generate, many at once in simulated time.
 
 #[expect(dead_code, reason = "a library's call cannot be put aside")]
 #[path = "../../../seawall-core/tests/it/call/given.rs"]
@@ -17,24 +17,24 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Far more than any of these calls needs.
+/// Many more than any of these calls needs.
 const MAX_POLLS: u32 = 20_000;
 
 type Answer = Result<Response<()>, Failure<ErrorKind>>;
 
-/// A call that is over.
+/// A finished call.
 struct Ended {
     sends: u32,
     elapsed: Duration,
-    /// `None` where the caller left.
+    /// `None` if the caller left.
     answer: Option<Answer>,
 }
 
-/// What records say; they come from inside the calls.
+/// Counts from records; the hook runs inside the calls.
 #[derive(Debug, Default)]
 struct Heard {
     successes: u64,
-    /// Retries of each call that are paid for and not sent yet.
+    /// For each call, whether it has a funded retry that is not sent yet.
     paid: Vec<bool>,
 }
 
@@ -43,7 +43,7 @@ struct World<'a> {
     policy: Policy,
     fates: &'a [Fate],
     sent: Cell<usize>,
-    /// When which call was sent for which time.
+    /// Time, call and attempt number of each send.
     sends: RefCell<Vec<(u64, usize, u32)>>,
     hooked: bool,
     heard: Arc<Mutex<Heard>>,
@@ -51,7 +51,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// With a hook every call goes through the machine, and its records are heard; without, some take the short way.
+    /// With a hook, every call uses the machine, and its records are collected; without one, some use the fast path.
     fn new(knobs: &Knobs, fates: &'a [Fate], seed: u64, hooked: bool) -> Self {
         let clock = Clock::simulated();
         let heard = Arc::new(Mutex::new(Heard { paid: vec![false; 64], ..Heard::default() }));
@@ -92,7 +92,7 @@ impl<'a> World<'a> {
         if self.hooked {
             request = request.caller(&i.to_string());
         }
-        // A call on no terms of its own is a GET.
+        // A call without terms is a GET.
         if job.method != "GET" {
             request = request.method(Method::from_bytes(job.method.as_bytes()).unwrap());
         }
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
         Ended { sends: sends.get(), elapsed: Duration::from_nanos(self.clock.now().mono.since(begun).0), answer }
     }
 
-    /// What becomes of the next send.
+    /// Returns the result of the next send.
     fn meet(&self) -> impl Future<Output = Result<Response<()>, ErrorKind>> + use<> {
         let fate = self.fates[self.sent.get() % self.fates.len()].clone();
         self.sent.set(self.sent.get() + 1);
@@ -145,12 +145,12 @@ impl<'a> World<'a> {
     }
 }
 
-/// Whether a provider that answers so may ask for a pause.
+/// Returns whether a provider with this response may ask for a pause.
 fn may_pause(fate: &Fate) -> bool {
     fate.result == Ok(429) || !fate.headers.is_empty()
 }
 
-/// Polls once and keeps it.
+/// Polls once and keeps the future.
 fn begun<F: Future>(future: Pin<&mut F>) -> bool {
     future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
@@ -181,7 +181,7 @@ proptest! {
     fn retries_are_paid_for_by_successes_and_the_floor(knobs in knobs(), jobs in jobs(), fates in fates(), seed in any::<u64>()) {
         let world = World::new(&knobs, &fates, seed, true);
         let _: Vec<Ended> = world.play(&jobs);
-        // The floor starts with one second's worth.
+        // The floor begins with the amount of one second.
         let floor = f64::from(knobs.floor) * (world.clock.now().mono.0 as f64 / 1e9 + 1.0);
         let earned = world.heard.lock().unwrap().successes as f64 * f64::from(knobs.budget) / 100.0;
         prop_assert!(world.retries.get() as f64 <= earned + floor + 1e-6, "{} of {earned} and {floor}", world.retries.get());
@@ -195,13 +195,13 @@ proptest! {
         let _: Vec<Ended> = world.play(&jobs);
         let text = knobs.toml();
         if ["pool =", "limits =", "auth"].iter().any(|more| text.contains(more)) {
-            // A day heals limits, breakers and keys, but brings back no place that was lost.
+            // A day refills limits and restores breakers and keys, but returns no lost place.
             world.clock.advance(Duration::from_secs(86_400));
             let last = world.policy.request().caller("0").patient().deadline(Duration::from_secs(3 * 86_400));
             let answer = world.clock.run(last.call(|_| async { Ok::<_, StatusCode>(()) }));
             prop_assert_eq!(answer, Ok(()), "{}", text);
         } else if world.policy.breaker() == BreakerState::HalfOpen && !fates.iter().any(may_pause) {
-            // A provider that asked for a pause would be waited for before the breaker is asked.
+            // After a pause request, the call would wait before it asks the breaker.
             let sent = Cell::new(0);
             let probe = || world.policy.request().caller("0").call(|_| {
                 sent.set(sent.get() + 1);

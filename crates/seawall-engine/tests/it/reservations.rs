@@ -1,5 +1,5 @@
-//! The scripts for idempotency keys are the twins of `admit::idempotency`: random lives of a key, led by both, must not
-//! differ in any answer. Times are numbers that stand for milliseconds in the core.
+//! The scripts for idempotency keys are twins of `admit::idempotency`: random histories of a key, executed by both, must give equal
+//! replies. Times are numbers that stand for milliseconds in the core.
 
 use super::servers::Redis;
 use redis::{Pipeline, Script};
@@ -13,7 +13,7 @@ const STEPS: usize = 20;
 
 type Reply = (i64, i64, Vec<u8>);
 
-/// One key as the core sees it: the entry, who holds it, and the answer beside it.
+/// One key as the core sees it: the entry, its owner, and the stored response.
 #[derive(Default)]
 struct Key {
     slot: Option<KeyEntry>,
@@ -50,7 +50,7 @@ fn op<'a>(pipeline: &'a mut Pipeline, script: &Script, key: &str) -> &'a mut Pip
     pipeline.cmd("EVALSHA").arg(script.get_hash()).arg(1).arg(key)
 }
 
-/// Operations for the server, and what the core answered; an ending's answer is its first number.
+/// Returns operations for the server, with the core's replies; the reply of an ending is its first number.
 fn life(rng: &mut Rng, name: &str) -> (Pipeline, Vec<(String, Reply)>) {
     let (mut pipeline, mut expected, mut key) = (Pipeline::new(), Vec::new(), Key::default());
     let mut now = 1 + i64::try_from(rng.up_to(1 << 40)).unwrap();

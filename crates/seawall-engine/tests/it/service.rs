@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-/// Answers from a script; remembers what it was sent, and insists on being asked whether it is ready.
+/// Responds by a script, records requests, and requires a readiness check before each call.
 #[derive(Debug, Default)]
 struct Upstream {
     script: Arc<Mutex<VecDeque<Result<u16, ErrorKind>>>>,

@@ -1,5 +1,5 @@
-//! Three drivers of one machine, held against each other: for the same policy, seed and script the library, the gateway's
-//! engine and the simulator send at the same moments, decide the same for the same reasons, and end alike.
+//! Compares three drivers of one machine: for the same policy, seed and script, the library, the gateway's engine and the simulator send at
+//! the same times, make the same decisions for the same reasons, and end alike.
 
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What can be compared: when what was sent, the log lines of attempts, and how calls ended.
+/// The comparable results: times of sends, log lines of attempts, and ends of calls.
 #[derive(Debug, Default, PartialEq)]
 struct Story {
     sends: Vec<(Mono, u32)>,
@@ -102,7 +102,7 @@ fn simulator(case: &Case) -> Story {
     }
 }
 
-/// With a hook, every call goes through the machine; without one, those that succeed at once take the short way.
+/// With a hook, every call uses the machine; without one, calls that succeed at once use the fast path.
 fn library(case: &Case, hooked: bool) -> Story {
     let clock = Clock::simulated();
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -151,7 +151,7 @@ fn told(failure: &Failure<ErrorKind>) -> String {
     format!("{} after {} in {elapsed}", failure.reason(), failure.attempts())
 }
 
-/// An upstream that meets its fates.
+/// An upstream with scripted results.
 struct Scripted<'a> {
     case: &'a Case,
     clock: Clock,
@@ -174,7 +174,7 @@ impl Transport for Scripted<'_> {
         self.sends.push((self.clock.now().mono, attempt.number));
         self.last = None;
         let fate = self.case.fate(self.sent);
-        // tokio's timer does not know simulated time, so the transport keeps the limit itself.
+        // tokio's timer does not follow simulated time, so the transport enforces the limit itself.
         self.clock.sleep(Duration::from_nanos(fate.latency.min(attempt.timeout).0)).await;
         if fate.latency > attempt.timeout {
             return Err(Fault::TIMEOUT);
@@ -276,7 +276,7 @@ fn gateway(case: &Case) -> Story {
     Story { sends: transport.sends, lines, ends }
 }
 
-/// A line without the word on which bound an attempt went over: only whoever has a transport knows.
+/// Removes the name of the exceeded timeout from a line: only drivers with a transport know it.
 fn without_bound(line: &str) -> String {
     let mut line = line.to_owned();
     for bound in ["attempt", "total", "connect"] {
@@ -287,7 +287,7 @@ fn without_bound(line: &str) -> String {
     line
 }
 
-/// The first difference, rather than two long lists.
+/// Reports the first difference instead of two long lists.
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, ours: &[T], theirs: &[T], case: &Case) {
     let differs = ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs).unwrap_or(ours.len().min(theirs.len()));
     assert!(ours == theirs, "{what} {differs}:\n{:?}\n{:?}\n{}", ours.get(differs), theirs.get(differs), case.text);
@@ -303,7 +303,7 @@ fn check(case: &Case) {
     same("the short way's send", &plain.sends, &simulated.sends, case);
     assert_eq!(plain.ends, hooked.ends);
     for (ours, theirs) in hooked.ends.iter().zip(&simulated.ends) {
-        // A failure that is an answer is returned as that answer.
+        // A failure with a response is returned as that response.
         assert!(ours == theirs || ours.starts_with("status "), "{ours} / {theirs}");
         assert_eq!(ours == "success", theirs == "success");
     }
@@ -375,7 +375,7 @@ proptest! {
     }
 }
 
-/// A class is a word of its own in every trace.
+/// Each class has its own name in the records.
 #[test]
 fn a_class_that_a_closure_says_is_the_class_in_the_record() {
     for class in [Class::Transient, Class::Permanent, Class::Ambiguous, Class::Quota, Class::Auth] {

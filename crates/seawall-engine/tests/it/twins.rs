@@ -1,5 +1,5 @@
-//! Every script is the twin of a pure function: random sequences of operations, run by both, must not differ in any
-//! answer or in any number of what they leave behind. The twins are given the time, and numbers without a unit.
+//! Every script is the twin of a pure function: random sequences of operations, executed by both, must give equal replies and equal states.
+//! Both get the time as an argument, in numbers without a unit.
 
 use super::servers::Redis;
 use redis::{Pipeline, Script};
@@ -17,7 +17,7 @@ use seawall_engine::shared::{script_arrays, scripts};
 const SEQUENCES: u64 = 10_000;
 const STEPS: usize = 14;
 
-/// Operations for the server, with the answers that the core gave.
+/// Operations for the server, with the core's replies.
 #[derive(Default)]
 struct Run {
     pipeline: Pipeline,
@@ -116,7 +116,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     Answers::TooCostly { layer, capacity } => vec![2, signed(capacity), signed(layer as u64)],
                 };
                 if expected.len() == 3 {
-                    // Who would only have watched is of no interest when somebody refuses.
+                    // The shadow result is irrelevant if an enforcing layer refuses.
                     expected.push(i64::MIN);
                 }
                 expected.push(signed(now));
@@ -177,7 +177,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     out.push(permit);
                     vec![0, 0, i64::from(permit.generation), permit.probe.map_or(-1, i64::from)]
                 }
-                // The script leaves the pause of a ramp to us.
+                // The script leaves the wait of a ramp to the caller.
                 Admission::Refused { retry_at: Some(_) } if ramps(&breaker) => vec![3, 0, i64::MIN, -1],
                 Admission::Refused { retry_at: Some(at) } => vec![1, signed(at.0 - now), i64::MIN, -1],
                 Admission::Refused { retry_at: None } => vec![2, 0, i64::MIN, -1],
@@ -216,7 +216,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
-/// A hand on both breakers.
+/// Forces both breakers.
 fn force(breaker: &mut BreakerCell, forced: Forced, now: u64, key: &[String], policy: &[i64], run: &mut Run) {
     let from = match breaker.export().phase {
         PhaseData::Open { until, .. } if now >= until => 3,
@@ -235,7 +235,7 @@ fn force(breaker: &mut BreakerCell, forced: Forced, now: u64, key: &[String], po
     run.op(format!("force {forced} at {now}"), &scripts::FORCE, key, (&[signed(now), to], None, policy), expected);
 }
 
-/// The three numbers that the script must give for a change.
+/// Returns the three numbers that the script must return for a change.
 fn change_numbers(change: PhaseChange) -> [i64; 3] {
     let all = [0, 2, 3]
         .into_iter()
@@ -300,7 +300,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
-/// What the script is told by the same numbers.
+/// Applies the report that the script gets as the same numbers.
 fn report_key(pool: &mut KeyPool, what: u64, lease: KeyLease, detail: u64, now: u64) {
     let until = Until::Mono(Mono(now + detail));
     match what {
@@ -331,7 +331,7 @@ fn report_key(pool: &mut KeyPool, what: u64, lease: KeyLease, detail: u64, now: 
     }
 }
 
-/// A pause as it is asked for, probed and disproved.
+/// Random histories of a pause: requested, probed and disproved.
 fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pause = PauseState::default();
     let key = [format!("{{twins}}:p:{sequence}")];
@@ -351,7 +351,7 @@ fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 run.op(format!("pause for {length} at {now}"), &scripts::PAUSE, &key, (&arguments, None, &[]), expected);
             }
             1 if probe.take().is_some() => {
-                // The script is told of an answer only by an instance that knows that it ended the pause.
+                // An instance runs this script only after a response has ended its own pause.
                 if pause.span(Mono(now)).is_some() {
                     pause.answered(Mono(now), Mono(now));
                     let arguments = [now, MAX_DISPROVED.0].map(signed);
@@ -402,7 +402,7 @@ fn the_scripts_do_what_the_core_does() {
                 redis::Value::Int(number) => vec![number],
                 reply => redis::from_redis_value(reply).unwrap(),
             };
-            // The least number stands for "whatever".
+            // The minimum stands for any number.
             let same = reply.len() == expected.len() && reply.iter().zip(expected).all(|(a, b)| a == b || *b == i64::MIN);
             assert!(same, "sequence {sequence}, step {step}: {what}\n script {reply:?}\n core   {expected:?}");
         }

@@ -140,6 +140,7 @@ async fn measure(shared: &ServerState) {
     tell(&*shared.host, desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());
     if let Ok(depths) = measured {
         *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
+        // Released after the depths are stored: a reader that sees the flag also sees them.
         desk.counts.counted.store(true, Ordering::Release);
     }
 }

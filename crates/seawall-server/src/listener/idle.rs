@@ -74,7 +74,7 @@ impl IdleWatch {
         false
     }
 
-    /// Returns whether the wait is over. Only the first caller's waker is stored: one task owns the whole connection.
+    /// Returns whether the wait is over. Only the waker of the first poll is stored: one task owns the whole connection.
     pub(crate) fn is_over(&self, cx: &Context<'_>) -> bool {
         if self.is_over.get() {
             return true;

@@ -1,4 +1,4 @@
-//! What PostgreSQL's answers that get lost, come late or concern a neighbour may not do to a job.
+//! Replies of PostgreSQL that are lost, late or meant for another request must not harm a job.
 
 use crate::cluster::Cluster;
 use crate::dead::letter;
@@ -46,7 +46,7 @@ async fn a_letter_that_many_keep_at_once_is_one(stage: Stage) {
     assert_eq!((issue.open, issue.total), (20, 20));
 }
 
-/// A database of its own with a trigger on its jobs: what another user does at the worst moment.
+/// Creates a database with a trigger on its jobs: an action of another user at the worst moment.
 async fn with_trigger(when: &str, body: &str) -> Stage {
     let url = Cluster::shared().database().await;
     let stage = Stage::at(Location::Postgres(url.clone()), None).await;
@@ -61,7 +61,7 @@ async fn with_trigger(when: &str, body: &str) -> Stage {
 
 #[tokio::test]
 async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
-    // Fires at the end of the statement that finds the key taken, and before the one that asks by whom.
+    // Fires at the end of the statement that finds the key taken, before the statement that reads its holder.
     let free = "DELETE FROM queue WHERE row IN (SELECT row FROM jobs WHERE tenant = 'holder'); \
                 INSERT INTO ended (row, token, finished_at, state, id) SELECT row, 0, 0, 5, id FROM jobs WHERE tenant = 'holder' AND dedup IS NOT NULL; \
                 UPDATE jobs SET dedup = NULL WHERE tenant = 'holder';";
@@ -69,7 +69,7 @@ async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
     let job = |tenant: &str| NewJob { tenant: tenant.to_owned(), dedup: Some([9; 32]), ..stage.job("u") };
     let database = stage.store.clone();
     let (holder, late) = (job("holder"), job("late"));
-    // Kept in a batch, the holder is called off only by the next statement.
+    // In a batch, the holder is cancelled only by the next statement.
     database.enqueue(vec![NewJob { tenant: "t".to_owned(), ..holder.clone() }], NOON).await.unwrap();
     rename(&stage, "holder").await;
     assert_eq!(database.enqueue(vec![late.clone()], NOON).await.unwrap(), [Enqueued::New(late.id)]);
@@ -78,7 +78,7 @@ async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
     assert_eq!(kept.state, JobState::Queued);
 }
 
-/// Gives every job to a tenant, behind the store's back.
+/// Assigns all jobs to a tenant, bypassing the store.
 async fn rename(stage: &Stage, tenant: &str) {
     let Location::Postgres(url) = stage.location() else { panic!("only a server has a back") };
     let name = url.rsplit('/').next().unwrap();
@@ -102,7 +102,7 @@ async fn one_enqueue_that_is_too_much_does_not_fail_its_neighbours() {
     assert_eq!(stage.store.job_counts().await.unwrap().by_state[0], 20);
 }
 
-/// A store on a database of its own, and what stands between them.
+/// Opens a store on a database of its own, with a wire in between.
 async fn wired() -> (Wire, Stage) {
     let wire = Wire::to(Cluster::shared());
     let url = wire.url(&Cluster::shared().database().await);
@@ -114,7 +114,7 @@ async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept()
     let (wire, stage) = wired().await;
     let wait = || JobEnding::Wait { until: after(60), reason: "circuit_open" };
     let commit: Marks = &[b"COMMIT\0"];
-    // The last two are written by one statement, without a transaction around it.
+    // The last two are written by a single statement without a transaction.
     let endings: Vec<(Marks, JobEnding, JobState)> = vec![
         (commit, ok(), JobState::Done),
         (commit, wait(), JobState::Waiting),
@@ -158,7 +158,7 @@ async fn a_settlement_whose_answer_is_lost_with_the_server_is_known_to_be_kept_w
     assert_eq!((wire.cuts(), stage.store.issues().await.unwrap()[0].total), (2, 1));
 }
 
-/// Nothing is heard of the server until it is brought back: that is found out, and over with its silence.
+/// The server is silent until `back` is called: the store detects the silence, and recovers after it.
 async fn silence(stage: &Stage, back: impl AsyncFnOnce()) {
     let (before, late) = (stage.job("u"), stage.job("u"));
     let answers = async || {
@@ -201,12 +201,12 @@ async fn a_statement_that_takes_long_is_waited_for() {
     assert!(stage.store.is_heard() && stage.store.job(id).await.unwrap().is_some());
 }
 
-/// Claims and settles until told to stop; counts how often each job was settled for good.
+/// Claims and settles until stopped; counts how often each job was settled for good.
 async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<AtomicUsize>) -> HashMap<CallId, usize> {
     let (mut ended, mut rng) = (HashMap::new(), Rng::seeded(seed));
     while !over.load(Ordering::Relaxed) {
         let wish = ClaimRequest { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON, rules: 0 };
-        // A claim whose answer got lost twice is left to its lease.
+        // A claim whose reply was lost twice is left to expire.
         let Ok(claimed) = store.claim(wish).await else { continue };
         for one in claimed {
             if store.settle(settlement(&one, ok())).await.expect("a restart is waited for") == Settled::Kept {
@@ -219,7 +219,7 @@ async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<Atomi
     ended
 }
 
-/// The first answer: a connection that died unused is noticed by whoever uses it next.
+/// Returns the first reply: a connection that died unused is detected on its next use.
 async fn in_the_end<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     for _ in 0..20 {
         match ask().await {
@@ -232,7 +232,7 @@ async fn in_the_end<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
 
 #[tokio::test]
 async fn restarts_of_the_server_lose_no_job_and_end_none_twice() {
-    // Its own, kept until this process ends: the others must not notice.
+    // A server of its own until this process ends: other tests must not notice.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start("-c fsync=off")));
     let stage = Stage::at(Location::Postgres(cluster.database().await), None).await;
     let (over, settled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -264,7 +264,7 @@ async fn restarts_of_the_server_lose_no_job_and_end_none_twice() {
         }
     }
     assert!(ended.values().all(|times| *times == 1), "nothing ends twice");
-    // What a lost claim left behind comes back by its lease.
+    // Jobs of lost claims become available when their leases expire.
     let late = Wall(NOON.0 + 700_000);
     while in_the_end(async || stage.store.tick(late, None).await).await.recovered > 0 {}
     for id in ids {

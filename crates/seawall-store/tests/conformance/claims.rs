@@ -1,4 +1,4 @@
-//! Who gets which job, in which order, and for how long.
+//! Claims: which worker gets which job, in which order, and for how long.
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::time::{Nanos, Wall};
@@ -69,7 +69,7 @@ async fn what_was_enqueued_comes_back_whole(stage: Stage) {
     }
 }
 
-/// Each of them differs from the one before it and the one after it in something else.
+/// Each job differs from its neighbours in another field.
 async fn jobs_that_come_together_keep_what_is_theirs(stage: Stage) {
     let some = |is: bool, text: &str| is.then(|| text.to_owned());
     let jobs: Vec<NewJob> = (0_u8..200)
@@ -254,7 +254,7 @@ async fn a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash(stage: Stag
 
 async fn a_lease_that_its_own_process_finds_over_counts_no_crash(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
-    // The highest bit too: databases keep tokens as numbers with a sign.
+    // With the highest bit set: databases store tokens as signed numbers.
     let (us, others) = (Holder::new(0xf000_0001), Holder::new(0xf000_0002));
     let claim = async |now| {
         let wish = ClaimRequest { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now, rules: 0 };

@@ -1,4 +1,4 @@
-//! A private PostgreSQL: its own folder, a socket instead of a port, gone when this process is, however that ends.
+//! A private PostgreSQL server with its own folder and a socket instead of a port. It ends with this process, however that ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// Keeps the server for as long as its standard input stays open, which the kernel sees to. A server refuses to run as
-/// root, so that name is laid down first.
+/// Keeps the server while its standard input is open; the kernel closes it with this process. PostgreSQL refuses to run as root, so the
+/// keeper drops that user first.
 const KEEPER: &str = r#"
 trap '' INT TERM HUP
 umask 022
@@ -38,14 +38,14 @@ stop
 
 pub(crate) struct Cluster {
     folder: String,
-    /// Closed by the end of this process, if not before.
+    /// Closed at the latest by the end of this process.
     orders: Mutex<ChildStdin>,
     answers: Mutex<BufReader<ChildStdout>>,
     _child: Child,
     databases: AtomicUsize,
 }
 
-/// Where PostgreSQL's programs are: Debian keeps them out of the path.
+/// Finds PostgreSQL's programs: Debian keeps them outside of the path.
 fn programs() -> PathBuf {
     let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|version| version.path().join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -55,7 +55,7 @@ fn programs() -> PathBuf {
 }
 
 impl Cluster {
-    /// Started once for each process. It forgets what it is told when the machine stops, and is quicker for it.
+    /// Starts a server once per process. It does not sync to disk, which makes it faster.
     pub(crate) fn shared() -> &'static Self {
         static CLUSTER: OnceLock<Cluster> = OnceLock::new();
         CLUSTER.get_or_init(|| Self::start("-c fsync=off -c full_page_writes=off"))
@@ -79,7 +79,7 @@ impl Cluster {
         Self { folder, orders, answers: Mutex::new(answers), _child: child, databases: AtomicUsize::new(0) }
     }
 
-    /// Stops the server while it is at work, if it is, and starts it again.
+    /// Restarts the server, even during requests.
     pub(crate) async fn restart(&'static self) {
         self.order("restart", "restarted\n").await;
     }
@@ -88,7 +88,7 @@ impl Cluster {
         self.order("stop", "stopped\n").await;
     }
 
-    /// Holds the server up with all its processes: it is there, and says nothing.
+    /// Stops all server processes (SIGSTOP): connections stay open without replies.
     pub(crate) async fn freeze(&'static self) {
         self.order("freeze", "frozen\n").await;
     }
@@ -111,19 +111,19 @@ impl Cluster {
         format!("postgres://postgres@{}/{database}", self.folder.replace('/', "%2F"))
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     pub(crate) fn socket(&self) -> String {
         format!("{}/.s.PGSQL.5432", self.folder)
     }
 
-    /// The address of a new, empty database.
+    /// Returns the address of a new, empty database.
     pub(crate) async fn database(&self) -> String {
         let name = format!("case_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.execute("postgres", &format!("CREATE DATABASE {name}")).await;
         self.url(&name)
     }
 
-    /// Runs a statement behind the store's back.
+    /// Runs a statement that bypasses the store.
     pub(crate) async fn execute(&self, database: &str, statement: &str) {
         let (client, connection) = tokio_postgres::connect(&self.url(database), tokio_postgres::NoTls).await.unwrap();
         let served = tokio::spawn(connection);

@@ -1,4 +1,4 @@
-//! Dead letters: kept, grouped, found, replayed once, expired.
+//! Dead letters: stored, grouped, searched, replayed once, expired.
 
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::policy::{Door, Severity};

@@ -1,9 +1,9 @@
-//! Disks on which little or nothing can be written. Only root can mount them.
+//! Disks with little space or without write access. Only root can mount them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A file system of eight megabytes, gone at the end of the test.
+/// A file system of eight megabytes, unmounted at the end of the test.
 pub(crate) struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -18,7 +18,7 @@ impl SmallDisk {
         self.0.path().join(name)
     }
 
-    /// Makes room, as an operator would.
+    /// Enlarges the disk, as an operator would.
     pub(crate) fn grow(&self) {
         let status = Command::new("mount").args(["-o", "remount,size=64m"]).arg(self.0.path()).status().unwrap();
         assert!(status.success());
@@ -34,7 +34,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A folder that cannot be written, whoever tries; until the end of the test.
+/// A folder that no user can write, until the end of the test.
 pub(crate) struct ReadOnly(tempfile::TempDir);
 
 impl ReadOnly {

@@ -1,4 +1,4 @@
-//! How jobs end, wait and are called off, and what can be read of them.
+//! Ends of jobs: completion, waiting and cancellation, and their representation in lists.
 
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
@@ -42,7 +42,7 @@ async fn a_done_job_keeps_its_answer(stage: Stage) {
     assert_eq!((response.status, &response.body[..]), (200, &b"yes"[..]));
 }
 
-/// Each of them ends in another way than the one before it and the one after it.
+/// Each job ends in another way than its neighbours.
 async fn jobs_that_end_together_keep_what_is_theirs(stage: Stage) {
     let jobs: Vec<NewJob> = (0..60).map(|_| stage.job("u")).collect();
     stage.store.enqueue(jobs, NOON).await.unwrap();
@@ -113,7 +113,7 @@ async fn ends_that_are_handed_in_together_are_answered_in_their_order(stage: Sta
 }
 
 async fn of_two_leases_of_one_job_the_later_one_counts(stage: Stage) {
-    // Those that are done are written without a look at their job, those that failed are not.
+    // Completed jobs are written without reading the job first, failed ones are not.
     for ending in [ok(), JobEnding::Failed { code: "no".to_owned() }] {
         for is_late_first in [true, false] {
             let id = stage.enqueue(stage.job("u")).await;

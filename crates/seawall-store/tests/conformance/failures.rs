@@ -1,4 +1,4 @@
-//! What the embedded store does when its disk or its file is not what it should be.
+//! The embedded store on faulty disks and damaged files.
 
 use crate::disks::{ReadOnly, SmallDisk};
 use crate::stage::{LEASE, NOON, Stage, ok, settlement};
@@ -46,7 +46,7 @@ async fn a_full_disk_refuses_what_is_new_finishes_what_runs_and_recovers_by_itse
     assert_eq!(stage.store.job(running).await.unwrap().unwrap().state, JobState::Done);
 }
 
-/// A database with some jobs in it, closed.
+/// Creates a closed database with some jobs.
 async fn written(path: &Path, jobs: usize) {
     let stage = Stage::at(Location::Sqlite(path.to_owned()), None).await;
     let body = vec![9; 2000];
@@ -55,7 +55,7 @@ async fn written(path: &Path, jobs: usize) {
     stage.store.enqueue((0..jobs).map(|_| job()).collect(), NOON).await.unwrap();
     drop(stage);
     let db = rusqlite::Connection::open(path).unwrap();
-    // Folds the log into the file, which is then all there is.
+    // Checkpoints the log, so that the file is complete.
     let busy: i64 = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).unwrap();
     assert_eq!(busy, 0);
 }
@@ -101,7 +101,7 @@ async fn a_flipped_page_is_refused_or_harmless_and_never_read_as_work() {
     let mut refused = 0;
     for page in 0..whole.len() / 4096 {
         let mut bytes = whole.clone();
-        // A page begins with what kind it is and how many cells it has.
+        // A page begins with its type and its number of cells.
         let start = if page == 0 { 100 } else { page * 4096 };
         bytes[start..start + 8].iter_mut().for_each(|byte| *byte ^= 0xff);
         let damaged = folder.path().join(format!("{page}.db"));
@@ -109,7 +109,7 @@ async fn a_flipped_page_is_refused_or_harmless_and_never_read_as_work() {
         match Store::open(&Location::Sqlite(damaged)).await {
             Err(Error::Damaged(_)) => refused += 1,
             Err(error) => panic!("page {page}: {error:?}"),
-            // A page without structure, as those that hold the rest of a long value.
+            // A page without structure, such as an overflow page of a long value.
             Ok(store) => {
                 let lanes = vec![("u".to_owned(), 500)];
                 drop(store.claim(ClaimRequest { lanes, token: 1, lease: LEASE, now: NOON, rules: 0 }).await);
@@ -156,7 +156,7 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
     let stage = Stage::sqlite().await;
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    // Its id is taken, so the whole settlement is taken back.
+    // Its id is taken, so the whole settlement is rolled back.
     let settle = SettleJob { follow: vec![NewJob { id, ..stage.job("u") }], ..settlement(&claimed, ok()) };
     assert!(stage.store.settle(settle).await.is_err());
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Running);

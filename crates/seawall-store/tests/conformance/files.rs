@@ -1,4 +1,4 @@
-//! The database file and its log: left whole, found whole, or refused and left alone.
+//! The database file and its log: complete after use, or refused and left unchanged.
 
 use crate::stage::{NOON, Stage};
 use rusqlite::Connection;
@@ -18,13 +18,13 @@ async fn queued(store: &Store) -> u64 {
     store.job_counts().await.unwrap().by_state[0]
 }
 
-/// Makes jobs, on a database of its own.
+/// Creates jobs, on a database of its own.
 async fn maker() -> Stage {
     let folder = tempfile::tempdir().unwrap();
     Stage::at(Location::Sqlite(folder.path().join("maker.db")), Some(folder)).await
 }
 
-/// A database with fifty jobs.
+/// Creates a database with fifty jobs.
 async fn filled(folder: &Path) -> (PathBuf, Store, Stage) {
     let database = folder.join("seawall.db");
     let store = open(&database).await.unwrap();
@@ -33,7 +33,7 @@ async fn filled(folder: &Path) -> (PathBuf, Store, Stage) {
     (database, store, stage)
 }
 
-/// The files of a database as they are in this moment, elsewhere: what a kill or a copy leaves.
+/// Copies the files of a database in their current state, as after a kill or an incomplete copy.
 fn copied(database: &Path, to: &Path, endings: &[&str]) -> PathBuf {
     let copy = to.join("copy.db");
     for ending in endings {
@@ -142,7 +142,7 @@ async fn a_restore_can_be_undone_and_leaves_no_foreign_log() {
     let copy = other.path().join("backup.db");
     Store::back_up(&database, &copy).unwrap();
     store.enqueue((0..10).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
-    // As a kill leaves them.
+    // The files as after a kill.
     let left = tempfile::tempdir().unwrap();
     let killed = copied(&database, left.path(), &["", "-wal"]);
     let aside = Store::restore(&killed, &copy).unwrap().unwrap();
@@ -264,7 +264,7 @@ async fn another_process_that_has_the_file_under_another_name_is_noticed() {
 async fn a_database_holds_a_lock_on_its_own_file_for_as_long_as_it_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let (database, store, _) = filled(folder.path()).await;
-    // In a process of its own: closing a descriptor of the file here would drop the locks of SQLite.
+    // In a separate process: closing a descriptor of the file here would drop SQLite's locks.
     let is_free = || std::process::Command::new("flock").args(["-n", "-x"]).arg(&database).arg("true").status().unwrap().success();
     assert!(!is_free());
     drop(store);

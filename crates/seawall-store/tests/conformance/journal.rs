@@ -1,4 +1,4 @@
-//! Journals of batch runs: whole pieces in order, with the letters that came of them, written by one at a time.
+//! Journals of batch runs: complete pieces in order, with their letters, by one writer at a time.
 
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, on_each_backend};
@@ -24,7 +24,7 @@ async fn append(store: &Store, run: RunId, piece: JournalPiece) {
     store.journal_append(run, piece, Durability::FromUs, NOON).await.unwrap();
 }
 
-/// The numbers and contents of a run's pieces.
+/// Returns the numbers and contents of a run's pieces.
 async fn pieces(store: &Store, run: RunId) -> Vec<(u64, String)> {
     let found = store.journal(run, 0, 100).await.unwrap();
     found.into_iter().map(|(number, content)| (number, String::from_utf8(content.to_vec()).unwrap())).collect()
@@ -91,7 +91,7 @@ async fn one_process_at_a_time_is_at_a_run(stage: Stage) {
     assert!(held.is_some() && other.hold_run(RUN).await.unwrap().is_none());
     assert!(other.hold_run(OTHER).await.unwrap().is_some());
     drop(held);
-    // A server hears of the end of a connection a little later.
+    // A server detects the end of a connection a little later.
     for _ in 0..200 {
         if other.hold_run(RUN).await.unwrap().is_some() {
             return;

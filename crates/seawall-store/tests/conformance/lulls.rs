@@ -1,5 +1,5 @@
-//! A store in which nothing is to be done is asked over and over, and may answer from what it knows. Whatever makes work after such an
-//! answer is found by the next look, whoever did it.
+//! An idle store is polled repeatedly and may reply from a cached result. New work must be found by the next poll, whichever process has
+//! added it.
 
 use crate::dead::letter;
 use crate::stage::{LEASE, NOON, Stage, after, on_each_backend, settlement};
@@ -20,21 +20,21 @@ on_each_backend!(
     what_is_next_in_a_lull_is_up_to_date,
 );
 
-/// What a worker finds that looks now: a tick, and a claim wherever there may be something.
+/// Polls as a worker does: a tick, and a claim from all lanes.
 async fn found(store: &Store, now: Wall) -> Vec<Claimed> {
     store.tick(now, None).await.unwrap();
     let lanes = vec![("u".to_owned(), 9), ("v".to_owned(), 9)];
     store.claim(ClaimRequest { lanes, token: 1, lease: LEASE, now, rules: 0 }).await.unwrap()
 }
 
-/// Looked at more than once, so that whatever can be remembered is.
+/// Polls several times, so that results are cached.
 async fn lull(stage: &Stage, now: Wall) {
     for _ in 0..3 {
         assert!(found(&stage.store, now).await.is_empty());
     }
 }
 
-/// One that waits for an hour, for the reason.
+/// Creates a job that waits for an hour for this reason.
 async fn waiting(stage: &Stage, reason: &'static str) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);

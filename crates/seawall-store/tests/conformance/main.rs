@@ -1,4 +1,4 @@
-//! What every backend must do, run on each of them. A case knows nothing of the backend it runs on.
+//! The conformance suite: runs every case on each backend. A case does not know its backend.
 
 #[cfg(test)]
 mod broken;

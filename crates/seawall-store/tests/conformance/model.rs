@@ -1,4 +1,4 @@
-//! Random histories against a plain model: nothing acknowledged is lost, nothing ends twice, nobody holds what another has.
+//! Random histories against a simple model: no acknowledged job is lost, none ends twice, and no two workers hold the same job.
 
 use crate::dead::letter;
 use crate::stage::{LEASE, NOON, Stage, ok, settlement};
@@ -13,7 +13,7 @@ use seawall_store::job::{
 use seawall_store::replay::Stepped;
 use std::collections::BTreeMap;
 
-/// Numbers choose among what is there, by remainder.
+/// Numbers select among the existing items, by remainder.
 #[derive(Clone, Debug)]
 enum Op {
     Enqueue {
@@ -34,10 +34,10 @@ enum Op {
     },
     GiveUp(u8),
     Release(u8),
-    /// The worker vanishes, and comes back later with its old lease.
+    /// The worker disappears, and returns later with its old lease.
     Crash(u8),
     Zombie(u8),
-    /// All workers vanish for longer than a lease, and others take over: chance alone comes here too seldom.
+    /// All workers disappear for longer than a lease, and others take over; too rare by chance alone.
     Vanish,
     Renew(u8),
     Step(i32),
@@ -82,7 +82,7 @@ struct Job {
     attempts: u32,
     crashes: u32,
     key: Option<u8>,
-    /// What it is a replay of.
+    /// The letter that it replays.
     letter: Option<CallId>,
 }
 
@@ -91,7 +91,7 @@ struct World {
     now: Wall,
     jobs: BTreeMap<CallId, Job>,
     letters: BTreeMap<CallId, (LetterStatus, Wall)>,
-    /// What workers believe they hold, and what those believe who were gone for a while.
+    /// Claims held by workers, and by workers that were away for a while.
     held: Vec<Claimed>,
     zombies: Vec<Claimed>,
     expired: usize,
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Whether the model says that this lease still holds.
+    /// Returns whether the lease still holds in the model.
     fn holds(&self, claimed: &Claimed) -> bool {
         let job = &self.jobs[&claimed.job.id];
         job.state == JobState::Running && job.lease.is_some_and(|(lease, _)| lease == claimed.lease)
@@ -184,7 +184,7 @@ impl World {
         self.ended(id, state, letter, &ending);
     }
 
-    /// What the end of a job means for letters.
+    /// Applies the end of a job to letters.
     fn ended(&mut self, id: CallId, state: JobState, letter: Option<CallId>, ending: &JobEnding) {
         match (state, letter) {
             (JobState::Done, Some(letter)) => self.letters.get_mut(&letter).expect("kept").0 = LetterStatus::Replayed,
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// The store and the model agree, job by job and in their sums.
+    /// Compares the store with the model, job by job and in total.
     async fn check(&self) {
         let mut by_state = [0; 6];
         for (id, job) in &self.jobs {

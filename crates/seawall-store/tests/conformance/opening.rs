@@ -1,4 +1,4 @@
-//! Stores that are opened, shared, woken, and left by one program for another.
+//! Opening, sharing, waking, and handing over a store from one program to another.
 
 use crate::cluster::Cluster;
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
@@ -47,10 +47,10 @@ async fn two_programs_share_the_work_and_never_a_job(stage: Stage) {
     assert_eq!(seen.len(), 200);
 }
 
-/// Far longer than it takes: a bound, not a measurement.
+/// Much longer than necessary: a bound, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits as a worker does, until there is a job to claim.
+/// Waits like a worker until there is a job to claim.
 fn wait_for_one(stage: &Stage) -> tokio::task::JoinHandle<()> {
     let other = stage.store.clone();
     tokio::spawn(async move {
@@ -150,7 +150,7 @@ async fn a_server_that_is_not_there_is_unavailable_and_no_secret_is_told() {
 
 #[tokio::test]
 async fn work_goes_on_after_the_server_restarted() {
-    // Its own, kept until this process ends: the others must not notice.
+    // A server of its own until this process ends: other tests must not notice.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start("-c fsync=off")));
     let stage = Stage::at(Location::Postgres(cluster.database().await), None).await;
     let (store, done) = (stage.store.clone(), Arc::new(AtomicBool::new(false)));

@@ -1,4 +1,4 @@
-//! How a server answers must not depend on how small a table was when it made its plan, nor on what it has not cleared away.
+//! Query plans of the server: they must not depend on the size of a table at planning time, nor on dead rows.
 
 use crate::cluster::Cluster;
 use crate::dead::letter;
@@ -32,12 +32,12 @@ async fn no_plan_that_was_made_for_few_jobs_reads_all_of_many() {
         stage.store.jobs(filter, PageWindow { after: None, limit: 5 }).await.unwrap();
     }
     stage.store.job_counts().await.unwrap();
-    // What a connection did is known once it is over.
+    // Statistics of a connection are complete after its end.
     drop(stage);
     let (client, connection) = tokio_postgres::connect(&database, tokio_postgres::NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     others_are_gone(&client).await;
-    // Making an index reads a table too, and whoever counts what is queued or held, or lists it, reads that.
+    // Creating an index reads a table as well, and so do counts and lists of queued or claimed jobs.
     let read = "SELECT relname::text, seq_scan, idx_scan, (SELECT count(*) FROM pg_indexes WHERE tablename = relname) \
                 + CASE WHEN relname IN ('queue', 'claims') THEN 3 ELSE 0 END \
                 FROM pg_stat_user_tables WHERE schemaname = 'seawall' AND relname IN ('jobs', 'queue', 'claims', 'ended')";
@@ -69,7 +69,7 @@ async fn who_forgets_what_is_over_walks_past_nothing_that_is_not() {
     client.batch_execute("ANALYZE seawall.jobs, seawall.ended").await.unwrap();
     assert_eq!(stage.open_again().await.sweep_jobs(after(1), 1000).await.unwrap(), 180);
     drop(stage);
-    // What a connection did is known once it is over.
+    // Statistics of a connection are complete after its end.
     others_are_gone(&client).await;
     let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1";
     let read = async |index: &str| client.query_one(read, &[&index]).await.unwrap().get::<_, i64>(0);
@@ -87,7 +87,7 @@ async fn claims_are_looked_up_one_by_one_however_few_there_were_when_they_were_c
     let connection = tokio::spawn(connection);
     client.batch_execute("ANALYZE seawall.claims").await.unwrap();
     stage.store.enqueue((0..300).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
-    // With connections that have no plans yet.
+    // New connections have no plans yet.
     let store = stage.open_again().await;
     let lanes = vec![("u".to_owned(), 300)];
     let claimed = store.claim(ClaimRequest { lanes, token: 7, lease: Nanos::from_secs(60), now: NOON, rules: 0 }).await.unwrap();
@@ -135,7 +135,7 @@ async fn what_another_process_brings_is_not_overlooked() {
     let urgent = NewJob { priority: 9, ..stage.job("u") };
     let id = urgent.id;
     stage.open_again().await.enqueue(vec![urgent], NOON).await.unwrap();
-    // Longer than a claim trusts what an earlier one saw.
+    // Later than the cached claim position expires.
     assert_eq!(stage.claim_at("u", 2, after(1)).await[0].job.id, id);
 }
 

@@ -1,4 +1,4 @@
-//! A store of a backend's, empty, and the few things that cases need over and over.
+//! An empty store of a backend, and common helpers of cases.
 
 use crate::cluster::Cluster;
 use seawall_core::decide::CallProgress;
@@ -11,7 +11,7 @@ use seawall_store::location::Location;
 use seawall_store::replay::{self, Created, NewReplay, Stepped};
 use std::cell::RefCell;
 
-/// Noon of some day; cases count from here.
+/// The noon from which cases count.
 pub(crate) const NOON: Wall = Wall(1_800_000_000_000);
 pub(crate) const LEASE: Nanos = Nanos::from_secs(30);
 
@@ -19,7 +19,7 @@ pub(crate) const fn after(seconds: i64) -> Wall {
     Wall(NOON.0 + seconds * 1000)
 }
 
-/// A store, and what must live as long as it does.
+/// A store, and everything that must live as long as it does.
 pub(crate) struct Stage {
     pub(crate) store: Store,
     location: Location,
@@ -42,7 +42,7 @@ impl Stage {
         Self { store, location, rng: RefCell::new(Rng::seeded(7)), _folder: folder }
     }
 
-    /// Another program on the same database, or the same one after a restart.
+    /// Opens the store as another program, or as the same one after a restart.
     pub(crate) async fn open_again(&self) -> Store {
         Store::open(&self.location).await.unwrap()
     }
@@ -76,7 +76,7 @@ impl Stage {
         }
     }
 
-    /// Keeps one job at noon.
+    /// Stores one job at noon.
     pub(crate) async fn enqueue(&self, job: NewJob) -> CallId {
         let id = job.id;
         self.store.enqueue(vec![job], NOON).await.unwrap();
@@ -92,7 +92,7 @@ impl Stage {
         self.claim_at(upstream, most, NOON).await
     }
 
-    /// A replay of one letter, as programs make one.
+    /// Starts a replay of one letter, as programs do.
     pub(crate) async fn replay_at(&self, letter: CallId, job: NewJob, now: Wall) -> Stepped {
         let new = NewReplay {
             id: self.id(now),
@@ -120,7 +120,7 @@ impl Stage {
     }
 }
 
-/// How a job is given back at noon, with nothing besides.
+/// Builds a plain settlement at noon.
 pub(crate) fn settlement(claimed: &Claimed, ending: JobEnding) -> SettleJob {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());

@@ -156,7 +156,7 @@ async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
         let key = Some(FinishKey { scope: [scope; 32], ..done(0, 2) });
         settles.push(SettleJob { key, now: after(2), ..settlement(&claimed, ok()) });
     }
-    // Of four that come together: one is kept, one gives its key back, one ends for the second time, one cannot be written.
+    // Of four settlements in one batch, one succeeds, one releases its key, one is a repetition, and one cannot be written.
     settles[1].key = Some(FinishKey { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });
     stage.store.settle(SettleJob { key: None, ..settles[2].clone() }).await.unwrap();
     settles[3].follow = vec![NewJob { id: stage.store.jobs(JobFilter::default(), PAGE).await.unwrap().entries[0].id, ..stage.job("u") }];
@@ -265,7 +265,7 @@ async fn rollups_are_written_whole_and_each_by_one_writer(stage: Stage) {
     };
     let first = vec![row(0, "u", one, 3, 1000), row(900, "u", one, 1, 1), row(0, "v", one, 9, 1)];
     stage.store.put_rollups(first.clone()).await.unwrap();
-    // An answer that was lost is asked for again: nothing is counted twice.
+    // A repetition after a lost reply counts nothing twice.
     stage.store.put_rollups(first).await.unwrap();
     let more = |n: u64| {
         let (store, more) = (stage.store.clone(), vec![row(0, "u", if n.is_multiple_of(2) { one } else { other }, 4, 9000)]);

@@ -1,4 +1,4 @@
-//! A database of an earlier version is brought up to date, and every job is where it was.
+//! Upgrades of databases of earlier versions keep every job in its state.
 
 use crate::cluster::Cluster;
 use crate::stage::{NOON, Stage, after, ok};
@@ -10,7 +10,7 @@ use seawall_store::location::Location;
 use seawall_store::page::PageWindow;
 use std::collections::HashSet;
 
-/// Up to the version that kept a job's state in its row.
+/// The migrations up to the version that stored a job's state in its row.
 const SQLITE: [&str; 6] = [
     include_str!("../../src/sqlite/migrations/0001.sql"),
     include_str!("../../src/sqlite/migrations/0002.sql"),
@@ -33,8 +33,7 @@ fn ids() -> Vec<CallId> {
     (0..6).map(|number| CallId::new(after(number), &mut rng)).collect()
 }
 
-/// One job of each state, as the earlier version wrote them; that which is done has a key and an answer, and that which runs is to be
-/// cancelled.
+/// One job in each state, as written by the earlier version. The done job has a key and a response, and the running job is to be cancelled.
 fn rows(bytes: impl Fn(&[u8]) -> String) -> String {
     let row = |(state, id): (usize, CallId)| {
         let (over, done) = (state >= 3, state == 3);
@@ -102,10 +101,10 @@ async fn everything_is_there(stage: Stage) {
             store.jobs(JobFilter { state: Some(state), ..JobFilter::default() }, PageWindow { after: None, limit: 9 }).await.unwrap();
         assert_eq!(listed.entries.iter().map(|job| job.id).collect::<Vec<_>>(), [*id], "{state:?}");
     }
-    // The key of what is done still is its key.
+    // The key of the done job still belongs to it.
     let again = NewJob { dedup: Some([9; 32]), fingerprint: [1; 32], ..stage.job("u") };
     assert_eq!(store.enqueue(vec![again], NOON).await.unwrap(), [Enqueued::Known(ids[3], JobState::Done)]);
-    // What nobody holds any more and what is due are worked off, along with what was queued and what comes now.
+    // Jobs with expired leases and due jobs can be claimed, along with queued and new ones.
     let new = stage.enqueue(stage.job("u")).await;
     let tick = store.tick(after(10), None).await.unwrap();
     assert_eq!((tick.recovered, tick.due), (1, 1));

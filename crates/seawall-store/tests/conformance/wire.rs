@@ -1,4 +1,4 @@
-//! Stands between a store and its PostgreSQL, and does to it what networks do: answers get lost, nobody is there, or nothing is heard.
+//! A proxy between a store and PostgreSQL that simulates network failures: lost replies, an unreachable server, silence.
 
 use crate::cluster::Cluster;
 use std::net::TcpListener;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Its thread lives as long as the process.
+/// Its thread runs until the process ends.
 pub(crate) struct Wire {
     port: u16,
     troubles: Arc<Troubles>,
 }
 
-/// What messages have in them.
+/// Byte strings that messages contain.
 pub(crate) type Marks = &'static [&'static [u8]];
 
 #[derive(Default)]
 struct Troubles {
-    /// A connection on which these were said one after the other is lost with the answer to the last, once; and whether all else ends
-    /// with it.
+    /// Drops one connection with the reply to the last of these messages, after the others were sent before; optionally all other
+    /// connections end as well.
     cut: Mutex<Option<(Marks, bool)>>,
     cuts: AtomicUsize,
-    /// Nobody gets through, and nobody is left.
+    /// New connections fail, and existing ones are closed.
     away: AtomicBool,
-    /// Whatever is said from now on is heard by nobody, and no connection ends.
+    /// All data is dropped, while connections stay open.
     mute: AtomicBool,
 }
 
@@ -40,32 +40,32 @@ impl Wire {
         wire
     }
 
-    /// The address of a database of the server's, by way of this.
+    /// Returns the address of a server's database through this proxy.
     pub(crate) fn url(&self, direct: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{}", self.port, direct.rsplit('/').next().unwrap())
     }
 
-    /// Loses the answer to the next message that has the last of these in it, where the others were said before.
+    /// Drops the reply to the next message with the last mark, once the other marks were sent before.
     pub(crate) fn cut(&self, marks: Marks) {
         *self.troubles.cut.lock().unwrap() = Some((marks, false));
     }
 
-    /// As `cut`; from then on the server is away.
+    /// Like `cut`; afterwards the server is away.
     pub(crate) fn cut_for_good(&self, marks: Marks) {
         *self.troubles.cut.lock().unwrap() = Some((marks, true));
     }
 
-    /// How many answers were lost.
+    /// Returns the number of dropped replies.
     pub(crate) fn cuts(&self) -> usize {
         self.troubles.cuts.load(Ordering::SeqCst)
     }
 
-    /// Swallows everything, in both directions, and new connections too.
+    /// Drops all data in both directions, also on new connections.
     pub(crate) fn mute(&self) {
         self.troubles.mute.store(true, Ordering::SeqCst);
     }
 
-    /// Everything is as it should be, for new connections.
+    /// Ends all failures for new connections.
     pub(crate) fn mend(&self) {
         self.troubles.away.store(false, Ordering::SeqCst);
         self.troubles.mute.store(false, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What a disk may hold after its power was cut: of each file what it held at its last sync, and of what was written since any sector as
-//! it was at any time since.
+//! Possible contents of a disk after a power cut: each file as of its last sync, and each sector written since then in any state that it
+//! had since.
 
 use crate::recording::{Event, Op};
 use seawall_core::rng::Rng;
@@ -9,11 +9,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a disk writes whole.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 const PAGE: usize = 4096;
 
-/// What a file holds. A page that is missing is zeros, as all is beyond the length.
+/// Content of a file. A missing page is zeros, as is everything beyond the length.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     length: u64,
@@ -31,7 +31,7 @@ impl Image {
         image
     }
 
-    /// Calls `change` for each page that a range covers, with the range within the page and where that begins in the whole range.
+    /// Calls `change` for each page of a range, with the range within the page and its offset in the whole range.
     fn each_page(at: u64, length: usize, mut change: impl FnMut(usize, std::ops::Range<usize>, usize)) {
         let mut done = 0;
         while done < length {
@@ -91,7 +91,7 @@ impl Image {
         }
     }
 
-    /// Makes a file of it.
+    /// Writes the content to a file.
     pub(crate) fn store(&self, path: &Path) {
         let file = File::create(path).unwrap();
         file.set_len(self.length).unwrap();
@@ -120,16 +120,16 @@ impl Image {
     }
 }
 
-/// What comes of what was not synced.
+/// The fate of unsynced writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
-    /// It is gone.
+    /// All are lost.
     All,
-    /// Nothing of it is.
+    /// None are lost.
     Nothing,
-    /// Each write, or each change of a name, is there with this chance.
+    /// Each write or rename survives with this probability.
     Writes(f64),
-    /// Each sector is there with this chance, and otherwise as it was at some time since the sync.
+    /// Each sector survives with this probability, and otherwise has an earlier state since the sync.
     Sectors(f64),
 }
 
@@ -146,17 +146,17 @@ impl Loss {
     }
 }
 
-/// A file, whatever it is called.
+/// A file under any name.
 #[derive(Default)]
 struct Held<'a> {
     synced: Image,
     pending: Vec<Op<'a>>,
-    /// How many operations are synced.
+    /// Number of synced operations.
     taken: usize,
 }
 
 impl<'a> Held<'a> {
-    /// Those up to this one are on disk.
+    /// Marks operations up to this one as on disk.
     fn sync(&mut self, mark: usize) {
         for op in self.pending.drain(..mark.saturating_sub(self.taken)) {
             self.synced.apply(&op);
@@ -188,7 +188,7 @@ impl<'a> Held<'a> {
         image
     }
 
-    /// How long the file is if these operations have changed its length.
+    /// Returns the length of the file after these operations.
     fn length(&self, counts: impl Fn(usize) -> bool) -> u64 {
         self.pending.iter().enumerate().filter(|(number, _)| counts(*number)).fold(self.synced.length, |length, (_, op)| match op {
             Op::Write { at, data } => length.max(at + data.len() as u64),
@@ -197,7 +197,7 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// Gives each sector that was written the state after one of the operations that touched it, which `choose` names: none is the first.
+    /// Gives each written sector its state after one of the operations on it, chosen by `choose`; `None` means the synced state.
     fn compose(&self, image: &mut Image, mut choose: impl FnMut(&[usize]) -> Option<usize>) {
         let mut touched: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let mut longest = self.synced.length;
@@ -223,7 +223,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// What an operation does to the sector that begins there.
+/// Applies an operation to the sector at this offset.
 fn overlay(state: &mut [u8; SECTOR], begins: usize, op: &Op<'_>) {
     let clip = |at: u64, length: usize| {
         let (from, to) = (index(at).max(begins), (index(at) + length).min(begins + SECTOR));
@@ -267,9 +267,9 @@ pub(crate) struct Disk<'a> {
     numbers: HashMap<u64, usize>,
     names: Names,
     changes: Vec<Change>,
-    /// How many changes of names are synced.
+    /// Number of synced renames.
     taken: usize,
-    /// Syncs that have begun: what they cover, by their thread and their file.
+    /// Started syncs by thread and file, with the operations that they cover.
     syncs: HashMap<(u32, Option<u64>), usize>,
 }
 
@@ -277,7 +277,7 @@ impl<'a> Disk<'a> {
     pub(crate) fn apply(&mut self, event: &Event<'a>) {
         match event {
             Event::Create { name, file } => {
-                // A number is used again once its file is gone.
+                // An inode number is reused once its file is gone.
                 self.numbers.insert(*file, self.files.len());
                 self.changes.push(Change::Create((*name).to_owned(), self.files.len()));
                 self.files.push(Held::default());
@@ -313,9 +313,9 @@ impl<'a> Disk<'a> {
         }
     }
 
-    /// What is found when the power is back.
+    /// Returns the files after a power cut.
     pub(crate) fn lose(&self, rng: &mut Rng) -> BTreeMap<String, Image> {
-        // Half of the time all files fare alike.
+        // Half of the time all files share one fate.
         let common = Loss::draw(rng);
         let alike = rng.unit() < 0.5;
         let draw = |rng: &mut Rng| if alike { common } else { Loss::draw(rng) };
@@ -333,7 +333,7 @@ impl<'a> Disk<'a> {
         names.into_iter().map(|(name, file)| (name, self.files[file].after(draw(rng), rng))).collect()
     }
 
-    /// What a process sees that looks now.
+    /// Returns the files as a running process sees them.
     pub(crate) fn seen(&self) -> BTreeMap<String, Image> {
         let mut names = self.names.clone();
         self.changes.iter().for_each(|change| rename(&mut names, change));

@@ -1,23 +1,23 @@
-//! What a store has promised up to some point of a recording, as its users noted it, and what is found instead.
+//! The store's promises up to a point of a recording, as its users noted them, compared with the state found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Things are named by what they are and which: a job's id, a key's number.
+/// A kind and a name, such as a job's id or a key's number.
 pub(crate) type Thing = (String, String);
 
 pub(crate) const ABSENT: &str = "absent";
 
-/// For each thing the states that it may be in: the last one that was acknowledged, and whatever was asked for since.
+/// The possible states of each thing: the last acknowledged one, and all requested since.
 #[derive(Clone, Default)]
 pub(crate) struct Promises {
     may_be: BTreeMap<Thing, Vec<String>>,
-    /// The second is there exactly if the first is over.
+    /// Pairs of jobs: the second exists exactly if the first is over.
     follows: Vec<(String, String)>,
-    /// A subject's tick and its job: the job is there exactly if the subject has gone on from that tick.
+    /// A subject's tick and its job: the job exists exactly if the subject has advanced past that tick.
     ticks: Vec<(String, i64, String)>,
 }
 
-/// What is there: no entry where it is absent.
+/// The state found; absent things have no entry.
 pub(crate) type Found = BTreeMap<Thing, String>;
 
 impl Promises {
@@ -36,22 +36,22 @@ impl Promises {
         self.may_be.entry((what.to_owned(), which.to_owned())).or_insert_with(|| vec![ABSENT.to_owned()])
     }
 
-    /// What is certain of a thing.
+    /// Returns whether a thing is certain to be in this state.
     pub(crate) fn is_surely(&self, what: &str, which: &str, state: &str) -> bool {
         self.may_be.get(&(what.to_owned(), which.to_owned())).is_some_and(|states| states[..] == [state.to_owned()])
     }
 
-    /// Whether a thing may be in this state.
+    /// Returns whether a thing may be in this state.
     pub(crate) fn may_be(&self, what: &str, which: &str, state: &str) -> bool {
         self.may_be.get(&(what.to_owned(), which.to_owned())).map_or(state == ABSENT, |states| states.iter().any(|may_be| may_be == state))
     }
 
-    /// All things of a kind that were ever asked for.
+    /// Returns all things of a kind that were ever requested.
     pub(crate) fn all(&self, what: &str) -> Vec<String> {
         self.may_be.keys().filter(|(kind, _)| kind == what).map(|(_, which)| which.clone()).collect()
     }
 
-    /// What is wrong with what was found.
+    /// Lists the contradictions between the promises and the state found.
     pub(crate) fn broken_by(&self, found: &Found) -> Vec<String> {
         let state = |thing: &Thing| found.get(thing).map_or(ABSENT, String::as_str);
         let mut wrong = Vec::new();

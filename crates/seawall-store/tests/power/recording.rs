@@ -1,13 +1,13 @@
-//! A recording of what a process did to the files of a folder, made by `recorder.c`, and the notes that it took meanwhile: it wrote them
-//! into a file of that folder, so that each has its place among the rest.
+//! A recording of a process's operations on the files of a folder, made by `recorder.c`, with the notes of the process. It wrote them into
+//! a file of that folder, so that they are in order with the other operations.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where a recorded process takes its notes.
+/// The file for the notes of a recorded process.
 pub(crate) const NOTES: &str = "notes";
-/// The folder that is recorded, and what is to be done in it.
+/// Environment variables of the recorded process: the folder, and the part to run.
 pub(crate) const FOLDER: &str = "SEAWALL_RECORDED_FOLDER";
 pub(crate) const PART: &str = "SEAWALL_RECORDED_PART";
 
@@ -29,7 +29,7 @@ pub(crate) enum Event<'a> {
         file: u64,
         op: Op<'a>,
     },
-    /// Of a file, or of the folder.
+    /// Of a file, or of the folder if there is none.
     SyncBegins {
         thread: u32,
         file: Option<u64>,
@@ -40,13 +40,13 @@ pub(crate) enum Event<'a> {
     },
 }
 
-/// What happened next.
+/// The next entry of a recording.
 pub(crate) enum Step<'a> {
     Disk(Event<'a>),
     Note(&'a str),
 }
 
-/// Runs this test program once more, as the recorded process, for each part.
+/// Runs this test program again as the recorded process, for each part.
 pub(crate) fn record(folder: &Path, parts: std::ops::Range<usize>) -> Vec<u8> {
     let (library, recording, recorded) = (folder.join("recorder.so"), folder.join("recording"), folder.join("recorded"));
     compile(&library);
@@ -56,7 +56,7 @@ pub(crate) fn record(folder: &Path, parts: std::ops::Range<usize>) -> Vec<u8> {
         program.args(["--exact", "workload::the_recorded_process", "--nocapture", "--test-threads=1"]);
         program.env("LD_PRELOAD", &library).env("SEAWALL_RECORDING", &recording).env(FOLDER, &recorded).env(PART, part.to_string());
         let ended = program.output().unwrap();
-        // A part may end by killing itself, and says so.
+        // A part may end by killing itself, and prints that before.
         let told = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
         assert!(told.contains("this part is over"), "part {part}: {told}");
     }
@@ -70,7 +70,7 @@ fn compile(library: &Path) {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }
 
-/// Reads a recording, in the order in which things happened.
+/// Parses a recording, in chronological order.
 pub(crate) fn read(mut bytes: &[u8]) -> Vec<Step<'_>> {
     const HEAD: usize = 32;
     let (mut steps, mut notes) = (Vec::new(), HashSet::new());

@@ -1,4 +1,4 @@
-//! Cuts the power at many points of a recording and looks at what is left.
+//! Cuts the power at many points of a recording and checks the remaining files.
 
 use crate::disk::{Disk, Image};
 use crate::promises::{Found, Promises};
@@ -15,17 +15,17 @@ use seawall_store::page::{MAX_ENTRIES, PageWindow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Cuts that everybody can wait for.
+/// Default number of cuts, few enough for every test run.
 const FEW: usize = 1000;
 const THREADS: usize = 2;
-/// What a failed test tells of at most.
+/// Maximum errors that a failed test prints.
 const TOLD: usize = 10;
 
 fn number(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// In memory where there is a place for it: thousands of stores are synced, and nothing of that is looked at.
+/// Uses a memory file system if there is one: thousands of stores are synced, and none needs to be durable.
 fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -50,7 +50,7 @@ fn nothing_that_was_acknowledged_is_lost_with_the_power() {
     assert!(wrong.is_empty(), "{} of {cuts} cuts (seed {seed}):\n{}", wrong.len(), wrong[..wrong.len().min(TOLD)].join("\n"));
 }
 
-/// Whatever is left of a restore is the database that was there, or the copy, or refused; and in no case a mixture.
+/// After an interrupted restore, the database is the old one, or the copy, or refused; never a mixture.
 #[test]
 fn a_restore_that_is_cut_short_leaves_one_database_or_the_other() {
     const TIMES: u64 = 12;
@@ -65,7 +65,7 @@ fn a_restore_that_is_cut_short_leaves_one_database_or_the_other() {
             Step::Disk(event) => disk.apply(event),
             Step::Note(note) => promises.note(note),
         }
-        // Before that, it is a store like any other.
+        // Before the restore starts, it is an ordinary store.
         let may_be = |state: &str| promises.may_be("restore", "copy", state);
         if may_be("absent") {
             continue;
@@ -88,16 +88,16 @@ fn a_restore_that_is_cut_short_leaves_one_database_or_the_other() {
     assert!(found.contains(&Restored::Jobs(ALL)) && found.contains(&Restored::Jobs(COPIED)), "{found:?}");
 }
 
-/// What is found after a restore that was cut short.
+/// The state after an interrupted restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Restored {
     Refused,
-    /// It opens, and its log is said to be missing.
+    /// It opens and reports a missing log.
     WithoutItsLog,
     Jobs(usize),
 }
 
-/// Where to cut, each time with another loss: a third of the cuts near the few steps that are no plain write.
+/// Selects cut points, each with another random loss: a third of them near the rare steps that are no plain writes.
 fn points(steps: &[Step<'_>], cuts: usize, rng: &mut Rng) -> Vec<(usize, u64)> {
     const NEAR: usize = 8;
     let is_rare = |step: &Step<'_>| match step {
@@ -116,7 +116,7 @@ fn points(steps: &[Step<'_>], cuts: usize, rng: &mut Rng) -> Vec<(usize, u64)> {
     at.into_iter().map(|at| (at, rng.draw())).collect()
 }
 
-/// The recording ends with the files as they are: nothing went past it.
+/// Checks that the recording leads to the actual files, so that no operation was missed.
 fn everything_was_recorded(steps: &[Step<'_>], recorded: &Path) {
     let mut disk = Disk::default();
     for step in steps {
@@ -134,7 +134,7 @@ fn everything_was_recorded(steps: &[Step<'_>], recorded: &Path) {
     }
 }
 
-/// Cuts at each of these steps, which are in their order; what was wrong.
+/// Cuts at each of these steps, which are in order. Returns the errors.
 fn look_at(steps: &[Step<'_>], cuts: Vec<(usize, u64)>, folder: &Path) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (mut disk, mut promises, mut done, mut wrong) = (Disk::default(), Promises::default(), 0, Vec::new());
@@ -155,7 +155,7 @@ fn look_at(steps: &[Step<'_>], cuts: Vec<(usize, u64)>, folder: &Path) -> Vec<St
     wrong
 }
 
-/// What a disk held when the power came back.
+/// The disk after the power cut.
 struct Left {
     files: BTreeMap<String, Image>,
     folder: PathBuf,
@@ -181,12 +181,12 @@ impl Left {
         std::fs::create_dir(&self.folder).unwrap();
         let database = self.folder.join("seawall.db");
         for (name, image) in &self.files {
-            // Of one that was closed, the one file is all of it.
+            // After a clean close, the database file is complete without the log.
             if !(name.ends_with("-wal") && promises.is_surely("closed", "all", "yes") && rng.up_to(1) == 0) {
                 image.store(&self.folder.join(name));
             }
         }
-        // Nobody syncs it, so that anything may be in it.
+        // It is never synced, so it may contain anything.
         if rng.up_to(1) == 0 {
             std::fs::write(self.folder.join("seawall.db-shm"), vec![0xA5; 32768]).unwrap();
         }
@@ -203,9 +203,9 @@ impl Left {
     }
 }
 
-/// What there is, in the words of the notes.
+/// Returns the state found, in the terms of the notes.
 async fn found(store: &Store, promises: &Promises) -> Found {
-    // Claims of workers that are gone.
+    // Recovers the claims of lost workers.
     store.tick(NOON, None).await.unwrap();
     let mut found = Found::new();
     let mut add = |what: &str, which: String, state: String| drop(found.insert((what.to_owned(), which), state));
@@ -257,7 +257,7 @@ fn state(job: &Job) -> String {
     }
 }
 
-/// A new job is taken.
+/// Checks that a new job is accepted.
 async fn go_on(store: &Store) -> Result<(), seawall_store::Error> {
     let job = NewJob {
         id: CallId::first_at(NOON),

@@ -1,4 +1,4 @@
-//! What the recorded process does: several tasks use a store as Seawall does, and note what they ask for and what they are told.
+//! The workload of the recorded process: several tasks use a store as Seawall does, and note their requests and the replies.
 
 use crate::recording::{FOLDER, NOTES, PART};
 use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, RequestFingerprint, ReserveAnswer};
@@ -24,22 +24,22 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 pub(crate) const NOON: Wall = Wall(1_800_000_000_000);
 const DAY: Nanos = Nanos::from_secs(86_400);
-/// A first start, one that is killed, one that writes so much that the log is folded in, and one that only opens and closes.
+/// A first start, a start that is killed, one with enough writes for a checkpoint, and one that only opens and closes.
 pub(crate) const PARTS: std::ops::Range<usize> = 0..4;
-/// A start that is killed and leaves a copy of what it has before it makes more, and a restore of that copy.
+/// A start that copies its database, writes more and is killed, and a restore of that copy.
 pub(crate) const RESTORED: std::ops::Range<usize> = 4..6;
 const KILLED: usize = 1;
 const LONG: usize = 2;
 const IDLE: usize = 3;
-/// Jobs that a submitter makes in one part.
+/// Jobs that a submitter creates in one part.
 const JOBS: usize = 20;
 const SUBMITTERS: usize = 3;
-/// Some of these make up what the log is folded in for.
+/// The size of a snapshot; some of these cause a checkpoint.
 pub(crate) const LONG_SNAPSHOT: usize = 500_000;
 
 #[test]
 fn the_recorded_process() {
-    // Run by the test that records it; alone it has nothing to do.
+    // The recording test runs this one; on its own it does nothing.
     let (Some(folder), Some(part)) = (std::env::var_os(FOLDER), std::env::var(PART).ok()) else { return };
     let part = part.parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -70,7 +70,7 @@ async fn run(folder: &Path, part: usize) {
     over();
 }
 
-/// Jobs of the copy, and all of them.
+/// Jobs in the copy, and all jobs.
 pub(crate) const COPIED: usize = 5;
 pub(crate) const ALL: usize = 12;
 
@@ -90,7 +90,7 @@ async fn restore(database: &Path, notes: &Notes, is_first: bool) {
             Store::back_up(database, &copy).unwrap();
         }
         if job + 2 == ALL {
-            // The log begins anew and holds a part only: beside the copy it makes neither database.
+            // The log is restarted and contains a part only: beside the copy it would make neither database.
             let other = rusqlite::Connection::open(database).unwrap();
             other.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
             std::mem::forget(other);
@@ -129,7 +129,7 @@ struct World {
     notes: Notes,
     clock: Arc<AtomicI64>,
     part: usize,
-    /// Submitters that are still at it.
+    /// Submitters that are still running.
     left: Arc<AtomicUsize>,
 }
 
@@ -259,7 +259,7 @@ impl World {
                 self.settle(&claimed, wait, &format!("open-{}", attempts + 1), Vec::new(), None).await;
             }
             3 => self.settle(&claimed, JobEnding::Dead(Box::new(self.letter(id))), "dead", Vec::new(), None).await,
-            // As if its worker had vanished.
+            // As if its worker were lost.
             4 => {}
             5 => {
                 let callback = NewJob { origin: JobOrigin::Callback(id.to_string()), ..self.job("callbacks", rng) };
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// Two subjects that fire and report, and what a process notes for the next one.
+    /// Two subjects that fire and report, and snapshots for the next process.
     async fn schedule(&self) {
         let mut rng = self.rng(30);
         for number in 0..2 {
@@ -390,7 +390,7 @@ impl World {
         }
     }
 
-    /// Writes what the log is folded in for: the same over and over, so that the database stays small.
+    /// Causes a checkpoint by writing the same rows repeatedly, so that the database stays small.
     async fn fill(&self) {
         for version in 0..20 {
             let state = format!("{version}-{}", "x".repeat(LONG_SNAPSHOT));
@@ -400,7 +400,7 @@ impl World {
         }
     }
 
-    /// Somebody else who folds the log in, at any moment: it is begun anew more often than by what is written.
+    /// Another connection that checkpoints at any moment, so that the log is restarted more often than by writes alone.
     async fn fold(&self, database: &Path) {
         let other = rusqlite::Connection::open(database).unwrap();
         while self.left.load(Ordering::Relaxed) > 0 {
@@ -410,7 +410,7 @@ impl World {
             }
             drop(other.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
         }
-        // The database is ours to close; a connection that goes as the last one would fold in and remove the log.
+        // Not closed: the last connection to close would checkpoint and remove the log.
         std::mem::forget(other);
     }
 }
@@ -434,7 +434,7 @@ impl Key {
     }
 }
 
-/// A number of its own for each name.
+/// Returns a distinct scope for each name.
 fn scope(name: &str) -> [u8; 32] {
     let mut scope = [0; 32];
     scope.iter_mut().zip(name.bytes().rev()).for_each(|(to, from)| *to = from);
