@@ -105,7 +105,7 @@ pub struct HttpTransport<'a> {
     pub ahead: usize,
     /// Memory budget for long responses, if bounded.
     pub room: Option<Room>,
-    /// Event streams are not read ahead: their callers want each event at once.
+    /// If set, event streams are not read ahead: their callers want each event at once.
     pub spares_streams: bool,
     /// The body of an error response is read for diagnosis.
     pub diagnoses: bool,

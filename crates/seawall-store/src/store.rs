@@ -178,7 +178,7 @@ impl Store {
     /// Reduces the database's cache: for a caller that writes much and reads little.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the database does not reply.
     pub async fn remember_little(&self) -> Result<(), Error> {
         match self {
             Self::Sqlite(SqliteStore(backend)) => backend.remember_little().await,
@@ -190,7 +190,7 @@ impl Store {
     /// Preallocates the write-ahead log: for a caller that writes often and waits for the disk each time.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the database does not reply.
     pub async fn make_room(&self) -> Result<(), Error> {
         match self {
             Self::Sqlite(SqliteStore(backend)) => backend.make_room().await,
@@ -202,7 +202,7 @@ impl Store {
     /// Returns the time by the database's clock, if its users share one.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the database does not reply.
     pub async fn time(&self) -> Result<Option<Wall>, Error> {
         on_each!(self, time)
     }

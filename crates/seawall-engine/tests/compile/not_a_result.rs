@@ -1,4 +1,4 @@
-//! A closure whose future has no error to judge.
+//! A closure whose future does not return a `Result`.
 
 use seawall_engine::Policy;
 

@@ -1,4 +1,4 @@
-//! A request that cannot be sent again, because there is only one of it.
+//! A request that cannot be cloned, so that it cannot be repeated.
 
 use seawall_engine::Policy;
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! An error that nobody has said anything about.
+//! An error type without a classification.
 
 use seawall_engine::Policy;
 

@@ -1,4 +1,4 @@
-//! A classifier that answers with something that is no meaning.
+//! A classifier that returns a value which is no meaning.
 
 use seawall_engine::Policy;
 

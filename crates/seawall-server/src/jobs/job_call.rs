@@ -199,8 +199,8 @@ impl Bench {
         job.lost_under.is_some_and(|rules| rules != self.shared.live.load().rules) || letter::has_unknown(&job.history)
     }
 
-    /// Decides whether the job ends without being sent. If a rule lets its request be repeated, its claim records the rules in force; if
-    /// the rules have changed since then, a note records the start.
+    /// Returns the result of a job that is not sent after all. If a rule lets its request be repeated, its claim has recorded the rules in
+    /// force; if they have changed since then, a note records the start instead.
     async fn not_begun(
         &self,
         claimed: &Claimed,

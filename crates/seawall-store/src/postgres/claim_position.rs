@@ -33,7 +33,7 @@ impl Positions {
         lanes.iter().map(|(lane, _)| known.get(lane).filter(is_fresh).copied()).collect()
     }
 
-    /// Stores the positions of claimed jobs. A lane that gave less than requested is exhausted behind its position.
+    /// Stores the positions of claimed jobs. A lane that gave less than requested has no more there, so it loses its position.
     pub(super) fn keep(&self, lanes: &[(String, usize)], claimed: &[(i64, Claimed)], now: Wall, went_on: Option<&[Position]>) {
         let mut known = self.lock();
         for (index, (lane, most)) in lanes.iter().enumerate() {

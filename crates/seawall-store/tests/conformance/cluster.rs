@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// Keeps the server while its standard input is open; the kernel closes it with this process. PostgreSQL refuses to run as root, so the
-/// keeper drops that user first.
+/// keeper gives up root first.
 const KEEPER: &str = r#"
 trap '' INT TERM HUP
 umask 022
