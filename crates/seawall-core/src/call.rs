@@ -280,7 +280,7 @@ impl Call {
             (State::Turn, AskAnswer::InLine { at, .. }) => self.not_yet(at, now),
             (State::Turn, AskAnswer::LineFull) => self.displaced(now),
             (State::Turn, AskAnswer::Turn) => self.look_again(now),
-            (State::Line(obstacle), AskAnswer::LineFull) => self.turn_away(obstacle, now),
+            (State::Line(obstacle), AskAnswer::LineFull) => self.refuse_wait(obstacle, now),
             (State::Key, AskAnswer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),
             (State::Key, AskAnswer::Dead { wait: None }) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
             (State::Begin, AskAnswer::Begun) => {
@@ -433,7 +433,7 @@ impl Call {
 
     fn settled(&mut self, then: Then, funding: Option<RetryFunding>, now: Now) -> Action {
         match then {
-            Then::Retry { wait, .. } if funding.is_none() && !self.patient && !self.unsent => self.unfunded(wait, now),
+            Then::Retry { wait, .. } if funding.is_none() && !self.patient && !self.unsent => self.wait_for_budget(wait, now),
             Then::Retry { wait, reason } => {
                 self.held.funding = funding;
                 self.unfunded = false;

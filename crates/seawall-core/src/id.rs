@@ -47,7 +47,7 @@ impl CallId {
 
     /// When it was made, by the clock of its maker.
     #[must_use]
-    pub fn made_at(self) -> Wall {
+    pub fn created_at(self) -> Wall {
         Wall(i64::try_from(self.0 >> 80).unwrap_or(i64::MAX))
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let late = CallId::new(Wall(2_000), &mut rng);
         assert!(early < late && early.to_string() < late.to_string());
         assert_eq!(CallId::parse(&early.to_string()), Some(early));
-        assert_eq!((early.made_at(), CallId::first_at(Wall(2_000)).made_at()), (Wall(1_000), Wall(2_000)));
+        assert_eq!((early.created_at(), CallId::first_at(Wall(2_000)).created_at()), (Wall(1_000), Wall(2_000)));
         assert_ne!(CallId::new(Wall(1_000), &mut rng), CallId::new(Wall(1_000), &mut rng));
         for bad in ["", "u", "uuuuuuuuuuuuuuuuuuuuuuuuuu", "zzzzzzzzzzzzzzzzzzzzzzzzzz"] {
             assert_eq!(CallId::parse(bad), None, "{bad}");

@@ -437,7 +437,7 @@ impl CallContext<'_> {
         Masked::ours(match self.bound(fault, attempt) {
             Some(Timeout::Attempt) => format!("no response within {} (`timeout.attempt`)", attempt.timeout),
             Some(Timeout::Total) => format!("no response within the {} that were left of the call's deadline", attempt.timeout),
-            Some(Timeout::Connect | Timeout::Idle) | None => fault.words().to_owned(),
+            Some(Timeout::Connect | Timeout::Idle) | None => fault.describe().to_owned(),
         })
     }
 

@@ -51,7 +51,7 @@ mod tests {
         let (mut one, mut other, now) = (Ids::default(), Ids::default(), Wall(1_794_777_105_000));
         let made: BTreeSet<CallId> = (0..3 * BATCH).flat_map(|_| [one.next(now), other.next(now)]).collect();
         assert_eq!(made.len(), 6 * BATCH);
-        assert!(made.iter().all(|id| id.made_at() == now));
+        assert!(made.iter().all(|id| id.created_at() == now));
         let bits = made.iter().fold(0_u128, |bits, id| bits | u128::from_be_bytes(id.to_bytes()));
         assert_eq!(bits & ((1 << 80) - 1), (1 << 80) - 1, "all of it is chance");
     }

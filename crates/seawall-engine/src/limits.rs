@@ -262,7 +262,7 @@ impl EndpointLimits {
     pub fn take(&self, who: &LimitSubject<'_>, names: &EndpointNames, cost: u64, now: Mono) -> (AskAnswer, AdmittedLayers) {
         let mut taken =
             AdmittedLayers { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
-        let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
+        let answers = self.with_cells(&taken.keys, now, |layers| layered::take_all(layers, now, cost));
         match answers {
             Answers::Go { shadowed, .. } => {
                 taken.shadowed = shadowed;

@@ -33,12 +33,12 @@ impl PauseCell {
 
     /// Applies a pause reported by Redis.
     pub(crate) fn hear(&self, until: Mono, now: Mono) {
-        self.with(|pause| pause.hear(until, RECHECK, now));
+        self.with(|pause| pause.follow_other(until, RECHECK, now));
     }
 
     /// Applies Redis's report that there is no pause.
     pub(crate) fn hear_end(&self) {
-        self.with(PauseState::hear_end);
+        self.with(PauseState::follow_end);
     }
 
     /// Applies Redis's report that a probe has disproved the pause.

@@ -462,12 +462,12 @@ impl EndpointState {
     ) -> (Option<RetryFunding>, Option<PhaseChange>) {
         let settle = &self.scoped(*settle, who);
         let change = if settle.sample.is_some() || settle.cancel.is_some() {
-            settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
+            settle.report_to_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
         } else {
             None
         };
         if let (Some(keys), true) = (&self.upstream.keys, settle.key.is_some()) {
-            settle.tell_keys(&mut keys.lock(), now.mono);
+            settle.report_to_keys(&mut keys.lock(), now.mono);
         }
         (self.settle_own(settle, who, visit, now), change)
     }
@@ -503,7 +503,7 @@ impl EndpointState {
             self.upstream.credential_pauses.answered(who.mark, sent_at, now.mono);
         }
         if settle.earn || settle.withdraw || settle.refund.is_some() {
-            settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
+            settle.report_to_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
         } else {
             None
         }
@@ -512,12 +512,12 @@ impl EndpointState {
     /// Like [`EndpointState::settle`] for a call without bulkhead, limits and key.
     #[inline(always)] // For the same reason as `tell_breaker`.
     pub(crate) fn settle_plain(&self, settle: &SettleAttempt, now: Mono) -> Option<PhaseChange> {
-        let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
+        let change = settle.report_to_breaker(&mut self.breaker.lock(), &self.guard, now);
         self.end_pauses(settle, now);
         if let Some(sent_at) = settle.answer_sent_at(now) {
             self.upstream.credential_pauses.answered(CredentialMark::NONE, sent_at, now);
         }
-        let _: Option<RetryFunding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
+        let _: Option<RetryFunding> = settle.report_to_budget(&mut self.upstream.budget.lock(), &self.retry, now);
         change
     }
 

@@ -251,7 +251,7 @@ impl<'a> HttpTransport<'a> {
     fn request(&mut self, attempt: AttemptRequest) -> Result<Request<Outgoing>, Fault> {
         let mut headers = HeaderMap::clone(&self.headers);
         if let Some(unread) = &self.unread {
-            unread.spell_out(&mut headers);
+            unread.add_to_header_map(&mut headers);
         }
         self.additions(attempt, |name, value| drop(headers.insert(name, value.clone())));
         if matches!(self.body, ReplayBody::Empty) && self.wants_length() {
@@ -281,7 +281,7 @@ impl<'a> HttpTransport<'a> {
         loop {
             let line = match found.take() {
                 Some(line) => line,
-                None => match pool.fresh(id, base, connector, connect).await {
+                None => match pool.connect_new(id, base, connector, connect).await {
                     Ok(line) => line,
                     Err(error) => {
                         self.detail = error.detail.map(Masked::ours);
@@ -310,7 +310,7 @@ impl<'a> HttpTransport<'a> {
             lent.conn().begin(body, start, self.wants_length(), |out| self.write(attempt, out));
             match lent.conn().answer(self.method == Method::HEAD, passes).await {
                 Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
-                Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().untouched()) => {}
+                Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().take_untouched_body()) => {}
                 // The server closed during our write: a repetition is safe only if the request changes nothing.
                 Err(Fault::RESET) if reused && self.is_harmless() => self.resends += 1,
                 Err(fault) => return Err(fault),
@@ -393,7 +393,7 @@ impl Transport for HttpTransport<'_> {
         if (reads_body || reads_failure)
             && let Some(verbatim) = verbatim.take()
         {
-            verbatim.spell_out(&mut head.headers);
+            verbatim.add_to_header_map(&mut head.headers);
         }
         let seen;
         let mut is_for_rules = true;

@@ -38,7 +38,7 @@ pub struct ConnectError {
 impl From<Fault> for ConnectError {
     fn from(fault: Fault) -> Self {
         // Without the host's name: a URL may be a secret.
-        let detail = if fault == Fault::OUT_OF_REACH { format!("where it leads {OUT_OF_REACH}") } else { fault.words().to_owned() };
+        let detail = if fault == Fault::OUT_OF_REACH { format!("where it leads {OUT_OF_REACH}") } else { fault.describe().to_owned() };
         Self { fault, detail: Some(detail) }
     }
 }
@@ -100,7 +100,7 @@ impl Connector {
 
     /// The same for URLs from outside: connects only to addresses within reach.
     #[must_use]
-    pub fn within(&self, reach: Reach) -> Self {
+    pub fn restricted_to(&self, reach: Reach) -> Self {
         Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)), winners: Arc::clone(&self.winners) }
     }
 

@@ -83,7 +83,7 @@ impl LeasedConnection {
 
 impl ConnectionPool {
     /// Opens a new connection.
-    pub async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<PooledSender, ConnectError> {
+    pub async fn connect_new(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<PooledSender, ConnectError> {
         // Boxed, because connecting is rare and its future is large: inline, it would enlarge the future of every call.
         match Box::pin(connector.connect(to, timeout)).await? {
             RequestSender::H1(conn) => {

@@ -11,12 +11,12 @@ pub fn is_event_stream(content_type: &[u8]) -> bool {
         "application/stream+json",
         "application/json-seq",
     ];
-    let essence = essence(content_type);
+    let essence = media_type(content_type);
     SERIES.iter().any(|kind| essence.eq_ignore_ascii_case(kind.as_bytes()))
 }
 
 /// A content type without its parameters.
-fn essence(content_type: &[u8]) -> &[u8] {
+fn media_type(content_type: &[u8]) -> &[u8] {
     content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
@@ -26,7 +26,7 @@ pub fn is_document(content_type: &[u8]) -> bool {
     if is_event_stream(content_type) {
         return false;
     }
-    let essence = essence(content_type);
+    let essence = media_type(content_type);
     let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
     let ends_with = |suffix: &[u8]| essence.len() > suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix);
     is(b"application/json") || is(b"application/xml") || is(b"text/xml") || ends_with(b"+json") || ends_with(b"+xml")

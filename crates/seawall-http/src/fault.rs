@@ -46,7 +46,7 @@ impl Fault {
 
     /// A description for people, if nothing more specific is known.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::TIMEOUT => "no response in time",
             Self::CONNECT_TIMEOUT => "no connection in time",

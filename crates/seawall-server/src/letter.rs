@@ -184,7 +184,7 @@ pub fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &M
 
 /// Describes the failure of an attempt without a response.
 pub fn fault_words(fault: Option<Fault>) -> Masked {
-    fault.map(|fault| Masked::ours(fault.words())).unwrap_or_default()
+    fault.map(|fault| Masked::ours(fault.describe())).unwrap_or_default()
 }
 
 /// Returns the status of the last attempt, if there was one.

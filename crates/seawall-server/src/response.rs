@@ -46,7 +46,7 @@ impl CallerResponse {
     /// Merges all headers into the header map.
     pub(crate) fn whole(mut self) -> Response<Relay> {
         if let Some(verbatim) = self.verbatim {
-            verbatim.spell_out(self.response.headers_mut());
+            verbatim.add_to_header_map(self.response.headers_mut());
         }
         if let Some(signed) = self.signed {
             signed.put(self.response.headers_mut());
@@ -89,7 +89,7 @@ impl SignedHeaders {
         if self.rate_limit.is_some()
             && let Some(verbatim) = verbatim.take()
         {
-            verbatim.spell_out(response.headers_mut());
+            verbatim.add_to_header_map(response.headers_mut());
         }
         for (name, _) in self.limits() {
             response.headers_mut().remove(name);

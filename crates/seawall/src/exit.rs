@@ -53,7 +53,7 @@ impl CommandError {
     }
 
     /// Returns a usage error unless the condition holds.
-    pub(crate) fn unless(holds: bool, message: impl FnOnce() -> String) -> Result<(), Self> {
+    pub(crate) fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self::usage(message())) }
     }
 

@@ -28,7 +28,7 @@ const ONE_PASS: usize = 4;
 
 /// Spends `cost` in every layer, or in none.
 #[inline]
-pub fn take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Answers {
+pub fn take_all(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Answers {
     match take_at_once(layers, now, cost) {
         Some(after) => Answers::Go { after, shadowed: 0 },
         None => check_then_take(layers, now, cost),
@@ -106,7 +106,7 @@ fn spend(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Nanos 
     longest
 }
 
-/// Returns what [`take`] spent at `taken_at`.
+/// Returns what [`take_all`] spent at `taken_at`.
 pub fn refund(layers: &mut [(&Gcra, &mut LimitCell)], taken_at: Mono, cost: u64, shadowed: u32) {
     for (layer, (limit, cell)) in layers.iter_mut().enumerate() {
         let unspent = shadowed.checked_shr(bit(layer)).unwrap_or(0) & 1 == 1;
@@ -142,10 +142,10 @@ mod tests {
     fn one_refusal_spends_nothing_anywhere() {
         let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
         let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
-        assert!(matches!(take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), Answers::Go { .. }));
+        assert!(matches!(take_all(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), Answers::Go { .. }));
         let spent = (a, b);
         let refusal = Answers::Refused { layer: 1, retry_at: Mono(1_000_000_000) };
-        assert_eq!(take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), refusal);
+        assert_eq!(take_all(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), refusal);
         assert_eq!((a, b), spent);
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         let _ = slow.take(&mut a, Mono(0), 1);
         let _ = fast.take(&mut b, Mono(0), 2);
-        let answer = take(&mut [(&fast, &mut b), (&slow, &mut a)], Mono(0), 1);
+        let answer = take_all(&mut [(&fast, &mut b), (&slow, &mut a)], Mono(0), 1);
         assert_eq!(answer, Answers::Refused { layer: 1, retry_at: Mono(1_000_000_000) });
     }
 
@@ -163,7 +163,7 @@ mod tests {
     fn too_costly_for_one_layer_is_final_for_all() {
         let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
         let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
-        let answer = take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 5);
+        let answer = take_all(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 5);
         assert_eq!(answer, Answers::TooCostly { layer: 1, capacity: 1 });
         assert_eq!(a, LimitCell::default());
     }
@@ -173,8 +173,8 @@ mod tests {
         let (shadow, off, wide) = (limit(1, Mode::Shadow), limit(1, Mode::Off), limit(10, Mode::Enforce));
         let (mut a, mut b, mut c) = (LimitCell::default(), LimitCell::default(), LimitCell::default());
         let mut all = [(&wide, &mut a), (&shadow, &mut b), (&off, &mut c)];
-        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0 });
-        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0b10 });
+        assert_eq!(take_all(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0 });
+        assert_eq!(take_all(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0b10 });
         refund(&mut all, Mono(0), 1, 0b10);
         assert_eq!(wide.remaining(&a, Mono(0)).0, 9);
         assert_eq!(shadow.remaining(&b, Mono(0)).0, 0);
@@ -196,7 +196,7 @@ mod tests {
         let wide = limit(10, Mode::Enforce);
         let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         let mut all = [(&wide, &mut a), (&paced, &mut b)];
-        let _ = take(&mut all, Mono(0), 1);
-        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::from_millis(100), shadowed: 0 });
+        let _ = take_all(&mut all, Mono(0), 1);
+        assert_eq!(take_all(&mut all, Mono(0), 1), Answers::Go { after: Nanos::from_millis(100), shadowed: 0 });
     }
 }

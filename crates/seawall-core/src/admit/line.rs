@@ -106,14 +106,14 @@ impl WaitingLine {
 
     pub fn leave(&mut self, place: LinePlace) {
         self.waiting = self.waiting.saturating_sub(1);
-        self.step_out(place);
+        self.remove(place);
     }
 
     /// Returns the call's place in this lane, and when to ask for its turn. The obstacle ends at `ready_at`, or sooner.
     #[must_use]
     pub fn wait(&mut self, place: LinePlace, lane: Lane, ready_at: Mono, now: Mono) -> (LinePlace, Mono) {
         if lane != place.lane {
-            self.step_out(place);
+            self.remove(place);
         }
         let spacing = self.spacing(now);
         let queue = self.queues.entry(lane).or_default();
@@ -136,11 +136,11 @@ impl WaitingLine {
         }
         // The next call may check before this one is done, because this one may have to wait for a slot of the pool.
         queue.look_at = queue.look_at.max(Mono(now.0.saturating_sub(MAX_LATE.0))) + spacing;
-        self.step_out(place);
+        self.remove(place);
         Ok(())
     }
 
-    fn step_out(&mut self, place: LinePlace) {
+    fn remove(&mut self, place: LinePlace) {
         let Some(queue) = self.queues.get_mut(&place.lane) else { return };
         queue.remove(place.ticket);
         if queue.tickets.is_empty() {

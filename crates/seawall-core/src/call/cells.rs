@@ -103,7 +103,7 @@ impl EndpointCells {
 
     fn take(&mut self, now: Mono) -> AskAnswer {
         let mut layers: Vec<(&Gcra, &mut LimitCell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
-        layered::take(&mut layers, now, self.cost).into()
+        layered::take_all(&mut layers, now, self.cost).into()
     }
 
     fn enter(&mut self, give_up: Mono, now: Mono) -> CellAnswer {
@@ -135,12 +135,12 @@ impl EndpointCells {
     }
 
     pub fn settle(&mut self, settle: &SettleAttempt, now: Now) -> CellAnswer {
-        let change = settle.tell_breaker(&mut self.breaker, &self.guard, now.mono);
-        let funding = settle.tell_budget(&mut self.budget, &self.retry, now.mono);
+        let change = settle.report_to_breaker(&mut self.breaker, &self.guard, now.mono);
+        let funding = settle.report_to_budget(&mut self.budget, &self.retry, now.mono);
         if let Some(keys) = &mut self.keys {
-            settle.tell_keys(keys, now.mono);
+            settle.report_to_keys(keys, now.mono);
         }
-        settle.tell_pauses(&mut self.pauses.0, &mut self.pauses.1, now.mono);
+        settle.report_to_pauses(&mut self.pauses.0, &mut self.pauses.1, now.mono);
         if settle.untake {
             let mut layers: Vec<(&Gcra, &mut LimitCell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
             layered::refund(&mut layers, now.mono, self.cost, 0);
@@ -174,7 +174,7 @@ impl WaitingLine {
 /// Reports an attempt to each kind of cell.
 impl SettleAttempt {
     #[inline(always)] // Where a report is made and heard in one place, as in a library call, it needs no memory.
-    pub fn tell_breaker(&self, breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
+    pub fn report_to_breaker(&self, breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
         if let Some(permit) = self.cancel {
             breaker.cancel(permit);
         }
@@ -184,7 +184,7 @@ impl SettleAttempt {
     /// Returns the token for a retry if one was requested and is available.
     #[must_use]
     #[inline(always)]
-    pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<RetryFunding> {
+    pub fn report_to_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<RetryFunding> {
         if self.earn {
             budget.earn(retry.budget);
         }
@@ -194,7 +194,7 @@ impl SettleAttempt {
         if self.withdraw { budget.withdraw(retry.budget_floor, now) } else { None }
     }
 
-    pub fn tell_keys(&self, keys: &mut KeyPool, now: Mono) {
+    pub fn report_to_keys(&self, keys: &mut KeyPool, now: Mono) {
         let Some((lease, report)) = self.key else { return };
         match report {
             KeyReport::Succeeded { instead_of } => {
@@ -227,7 +227,7 @@ impl SettleAttempt {
     }
 
     /// Reports an attempt to the pauses of an endpoint and of its upstream.
-    pub fn tell_pauses(&self, endpoint: &mut PauseState, upstream: &mut PauseState, now: Mono) {
+    pub fn report_to_pauses(&self, endpoint: &mut PauseState, upstream: &mut PauseState, now: Mono) {
         match self.pause {
             Some((Scope::Upstream, until)) => upstream.extend(until, now),
             Some((_, until)) => endpoint.extend(until, now),

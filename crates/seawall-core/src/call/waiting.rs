@@ -95,7 +95,7 @@ impl Call {
             self.progress.tried = KeySet::default();
         }
         if self.patient || self.waits_until(obstacle, now).is_none() {
-            return self.turn_away(obstacle, now);
+            return self.refuse_wait(obstacle, now);
         }
         // Returns the permit, which may be the breaker's only probe, and the slot, which other calls can use.
         let settle = SettleAttempt { cancel: self.held.permit.take(), leave_pool: self.held.slot.take(), ..SettleAttempt::default() };
@@ -163,7 +163,7 @@ impl Call {
     /// Another caller took the place.
     pub(super) fn displaced(&mut self, now: Now) -> Action {
         match self.obstacle {
-            Some(obstacle) => self.turn_away(obstacle, now),
+            Some(obstacle) => self.refuse_wait(obstacle, now),
             None => self.look_again(now),
         }
     }
@@ -216,7 +216,7 @@ impl Call {
     }
 
     /// Refuses a call whose wait does not fit, or for which the line has no place.
-    pub(super) fn turn_away(&mut self, obstacle: Obstacle, now: Now) -> Action {
+    pub(super) fn refuse_wait(&mut self, obstacle: Obstacle, now: Now) -> Action {
         match obstacle {
             Obstacle::Breaker { retry_at } if self.patient => self.circuit_open(retry_at.max(now.mono + JOB_LOOK.0), now),
             Obstacle::Breaker { retry_at } => self.circuit_open(retry_at, now),
@@ -242,7 +242,7 @@ impl Call {
 
     /// No budget funds this retry. The call takes the wait before it all the same, and then waits for its turn: the budget bounds how many
     /// retries there are in a second, not how long callers may wait for one. Calls that do not wait for breakers fail at once.
-    pub(super) fn unfunded(&mut self, wait: Nanos, now: Now) -> Action {
+    pub(super) fn wait_for_budget(&mut self, wait: Nanos, now: Now) -> Action {
         let retry = &self.plan.retry;
         let is_never_funded = retry.budget == Share::ZERO && retry.budget_floor.count == 0;
         if is_never_funded || (!self.throttled && self.plan.breaker_wait == Nanos::ZERO) {

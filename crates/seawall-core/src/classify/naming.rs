@@ -26,7 +26,7 @@ pub struct Condition {
 impl Condition {
     #[must_use]
     pub fn of(status: AttemptStatus, body: &[u8]) -> Self {
-        Self { status, member: json::document(body).and_then(|document| telling(&document, DEPTH)) }
+        Self { status, member: json::document(body).and_then(|document| naming_member(&document, DEPTH)) }
     }
 
     /// The rule in the configuration file's syntax.
@@ -56,7 +56,7 @@ impl Condition {
 }
 
 /// The member that names the error: the most specific name first, the outermost of those.
-fn telling(document: &Value, depth: usize) -> Option<(String, String)> {
+fn naming_member(document: &Value, depth: usize) -> Option<(String, String)> {
     NAMING.iter().find_map(|name| find(document, name, depth, &mut String::new()))
 }
 

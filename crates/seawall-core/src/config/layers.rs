@@ -30,7 +30,7 @@ pub(crate) fn builtin() -> &'static Tree {
 }
 
 /// Defaults of a repeated table, such as `[each.pool]`.
-pub(crate) fn each(name: &str) -> Tree {
+pub(crate) fn each_defaults(name: &str) -> Tree {
     builtin().table("each").and_then(|each| each.table(name)).cloned().unwrap_or_default()
 }
 
@@ -75,10 +75,10 @@ pub(crate) fn preset_names() -> Vec<&'static str> {
 }
 
 /// The lowest layer: the built-in defaults and the generic rules.
-pub(crate) fn ground() -> Tree {
+pub(crate) fn builtin_defaults() -> Tree {
     let defaults = builtin().table("defaults").cloned().unwrap_or_default();
     let generic = preset("generic").map(|tree| tree.without(NOT_POLICY)).unwrap_or_default();
-    generic.under(&defaults)
+    generic.overlaid_with(&defaults)
 }
 
 /// A preset's keys that describe the preset and are not part of a policy.
@@ -90,7 +90,7 @@ pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Dia
     if let Some(node) = own.node("profile") {
         let name = fields::as_text(node).unwrap_or_default();
         match profile(name) {
-            Some(tree) => merged = merged.under(&tree),
+            Some(tree) => merged = merged.overlaid_with(&tree),
             None => problems.push(unknown(node.origin.span.clone(), format!("{path}.profile"), "profile", name, profile_names())),
         }
     }
@@ -99,11 +99,11 @@ pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Dia
         match preset(name) {
             // The lowest layer contains the generic rules already.
             Some(_) if name == "generic" => {}
-            Some(tree) => merged = merged.under(&tree.without(NOT_POLICY)),
+            Some(tree) => merged = merged.overlaid_with(&tree.without(NOT_POLICY)),
             None => problems.push(unknown(node.origin.span.clone(), format!("{path}.preset"), "preset", name, preset_names())),
         }
     }
-    merged.under(own)
+    merged.overlaid_with(own)
 }
 
 pub(crate) fn unknown<'a>(
@@ -168,8 +168,8 @@ fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Timeout {
         first_byte: duration(tree, "first_byte"),
         idle: duration(tree, "idle"),
     };
-    contradiction(tree, &format!("{path}.timeout"), ("attempt", "total"), problems);
-    contradiction(tree, &format!("{path}.timeout"), ("connect", "attempt"), problems);
+    check_order(tree, &format!("{path}.timeout"), ("attempt", "total"), problems);
+    check_order(tree, &format!("{path}.timeout"), ("connect", "attempt"), problems);
     timeout
 }
 
@@ -186,7 +186,7 @@ fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> u64 {
 }
 
 /// `small` above `large` is an error if the user wrote both; an inherited value gives way.
-fn contradiction(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Diagnostic>) {
+fn check_order(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Diagnostic>) {
     let (Some(low), Some(high)) = (tree.node(small), tree.node(large)) else { return };
     if duration(tree, small) > duration(tree, large) && low.origin.is_explicit() && high.origin.is_explicit() {
         problems.push(Diagnostic::new(
@@ -222,7 +222,7 @@ fn at_cost(tree: &Tree) -> AtCost {
 }
 
 fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> BreakerPolicy {
-    contradiction(tree, &format!("{path}.breaker"), ("open", "open_max"), problems);
+    check_order(tree, &format!("{path}.breaker"), ("open", "open_max"), problems);
     let open = duration(tree, "open");
     BreakerPolicy {
         mode: word(tree, "mode", Mode::from_word),
@@ -243,7 +243,7 @@ fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> BreakerPo
 }
 
 fn fallback(tree: &Tree) -> Fallback {
-    let tree = each("fallback").under(tree);
+    let tree = each_defaults("fallback").overlaid_with(tree);
     Fallback {
         status: u16::try_from(int(&tree, "status")).unwrap_or(200),
         content_type: text(&tree, "content_type"),

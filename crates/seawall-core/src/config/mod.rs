@@ -100,7 +100,7 @@ pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::TableShape) 
 /// The policy of a host without configuration: the built-in defaults and the generic rules.
 #[must_use]
 pub fn default_policy() -> EndpointPolicy {
-    layers::policy(&layers::ground(), "defaults", &mut Vec::new())
+    layers::policy(&layers::builtin_defaults(), "defaults", &mut Vec::new())
 }
 
 /// Names of the shipped profiles.

@@ -110,12 +110,12 @@ impl Tree {
 
     /// Returns this tree with `over` merged on top: tables key by key, rules in front of the existing ones, everything else replaced whole.
     #[must_use]
-    pub fn under(&self, over: &Self) -> Self {
+    pub fn overlaid_with(&self, over: &Self) -> Self {
         let mut merged = self.clone();
         for (name, node) in &over.0 {
             let laid = match (merged.0.get(name), &node.value) {
                 (Some(Node { value: ConfigValue::Table(below), .. }), ConfigValue::Table(above)) => {
-                    Node { value: ConfigValue::Table(below.under(above)), origin: node.origin.clone() }
+                    Node { value: ConfigValue::Table(below.overlaid_with(above)), origin: node.origin.clone() }
                 }
                 (Some(Node { value: ConfigValue::Rules(below), .. }), ConfigValue::Rules(above)) => {
                     let rules = above.iter().chain(below).cloned().collect();

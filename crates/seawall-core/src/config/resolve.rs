@@ -2,7 +2,7 @@
 
 use super::endpoint::PathPattern;
 use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
-use super::layers::{self, each, unknown};
+use super::layers::{self, each_defaults, unknown};
 use super::model::{
     Auth, CATCH_ALL, CallerConfig, Config, EndpointConfig, ForwardedHeader, KeyConfig, Notify, Refresh, Schedule, ServerConfig, Tls,
     UpstreamConfig, default_burst,
@@ -20,10 +20,10 @@ use std::sync::Arc;
 /// Resolves as much as possible, so that semantic problems are reported together with misspelt keys.
 pub(crate) fn config(tree: &Tree, problems: &mut Vec<Diagnostic>) -> Config {
     let builtin = layers::builtin();
-    let table = |name: &str| builtin.table(name).cloned().unwrap_or_default().under(tree.table(name).unwrap_or(&Tree::default()));
+    let table = |name: &str| builtin.table(name).cloned().unwrap_or_default().overlaid_with(tree.table(name).unwrap_or(&Tree::default()));
     let pools: Vec<BulkheadPolicy> = named(tree, "pools", |name, own| Some(pool(name, own)));
     let defaults = tree.table("defaults").cloned().unwrap_or_default();
-    let ground = layers::level(&layers::ground(), &defaults, "defaults", problems);
+    let ground = layers::level(&layers::builtin_defaults(), &defaults, "defaults", problems);
     let upstreams = named(tree, "upstreams", |name, own| upstream(name, own, &ground, &defaults, problems));
     let config = Config {
         server: server(&table("server")),
@@ -70,12 +70,12 @@ fn networks(tree: &Tree, key: &str) -> Vec<ipnet::IpNet> {
 }
 
 fn caller(name: &str, own: &Tree) -> Option<CallerConfig> {
-    let tree = each("caller").under(own);
+    let tree = each_defaults("caller").overlaid_with(own);
     Some(CallerConfig { name: name.to_owned(), token: secret(&tree, "token")?, tenant: text(&tree, "tenant"), user: text(&tree, "user") })
 }
 
 fn pool(name: &str, own: &Tree) -> BulkheadPolicy {
-    let tree = each("pool").under(own);
+    let tree = each_defaults("pool").overlaid_with(own);
     BulkheadPolicy {
         name: name.to_owned(),
         concurrent: tree.node("concurrent").map_or(1, |_| count(&tree, "concurrent")),
@@ -103,7 +103,7 @@ pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Diagnostic>)
 }
 
 fn limit(own: &Tree) -> Option<LimitPolicy> {
-    let tree = each("limit").under(own);
+    let tree = each_defaults("limit").overlaid_with(own);
     tree.node("rate")?;
     let rate = rate(&tree, "rate");
     Some(LimitPolicy {
@@ -143,7 +143,7 @@ fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Diagn
         let (Some(name), Some(matches)) = (own.text("name"), own.text("match").and_then(|text| PathPattern::parse(text).ok())) else {
             continue;
         };
-        if let Some(why) = clash(name, &matches, &endpoints) {
+        if let Some(why) = unreachable_reason(name, &matches, &endpoints) {
             let span = own.node("match").map_or_else(|| node.origin.span.clone(), |node| node.origin.span.clone());
             problems.push(Diagnostic::new(span, format!("{here}.match"), why));
         }
@@ -160,7 +160,7 @@ fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Diagn
 }
 
 /// The reason why this endpoint conflicts with those before it.
-fn clash(name: &str, matches: &PathPattern, before: &[Arc<EndpointConfig>]) -> Option<String> {
+fn unreachable_reason(name: &str, matches: &PathPattern, before: &[Arc<EndpointConfig>]) -> Option<String> {
     if name == CATCH_ALL {
         return Some(format!("`{CATCH_ALL}` is the name of the endpoint that takes what no other does; its policy is the upstream's own"));
     }
@@ -175,9 +175,9 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
     let written = own.table("auth").or_else(|| defaults.table("auth"))?;
     let preset = preset.and_then(layers::preset).and_then(|tree| tree.table("auth")).cloned().unwrap_or_default();
     let inherited = defaults.table("auth").cloned().unwrap_or_default();
-    let tree = each("auth").under(&preset).under(&inherited).under(written);
+    let tree = each_defaults("auth").overlaid_with(&preset).overlaid_with(&inherited).overlaid_with(written);
     let keys: Vec<KeyConfig> = tree.list("keys").iter().filter_map(as_table).filter_map(key).collect();
-    let refresh = tree.table("refresh").map(|own| each("refresh").under(own)).and_then(|tree| refresh(&tree));
+    let refresh = tree.table("refresh").map(|own| each_defaults("refresh").overlaid_with(own)).and_then(|tree| refresh(&tree));
     let span = own.node("auth").map_or(0..0, |node| node.origin.span.clone());
     for (i, key) in keys.iter().enumerate() {
         if keys[..i].iter().any(|other| other.id == key.id) {
@@ -237,8 +237,8 @@ fn refresh(tree: &Tree) -> Option<Refresh> {
 }
 
 fn schedule(own: &Tree) -> Option<Schedule> {
-    let tree = each("schedule").under(own);
-    let request = each("request").under(tree.table("request")?);
+    let tree = each_defaults("schedule").overlaid_with(own);
+    let request = each_defaults("request").overlaid_with(tree.table("request")?);
     tree.node("every")?;
     let backoff = tree.table("backoff")?;
     let headers = request.table("headers").cloned().unwrap_or_default();
@@ -265,7 +265,7 @@ fn schedule(own: &Tree) -> Option<Schedule> {
 }
 
 fn notify(own: &Tree) -> Option<Notify> {
-    let tree = each("notify").under(own);
+    let tree = each_defaults("notify").overlaid_with(own);
     Some(Notify {
         url: tree.text("url")?.to_owned(),
         format: word(&tree, "format", NotifyFormat::from_word),

@@ -29,7 +29,7 @@ pub struct Raised {
 }
 
 impl Raised {
-    fn is_told(self) -> bool {
+    fn is_notified(self) -> bool {
         self.seen_at > self.raised_at
     }
 }
@@ -66,7 +66,7 @@ pub enum AlarmStep {
 
 /// Returns the next step for an alarm.
 #[must_use]
-pub fn turn(known: AlarmState, depth: u64, alarm_depth: u64, now: Wall) -> AlarmStep {
+pub fn next_step(known: AlarmState, depth: u64, alarm_depth: u64, now: Wall) -> AlarmStep {
     let AlarmState { raised, is_known, is_alone } = known;
     let Some(raised) = raised else {
         // Another instance cleared the alarm. This one records that before the alarm can rise again.
@@ -78,8 +78,8 @@ pub fn turn(known: AlarmState, depth: u64, alarm_depth: u64, now: Wall) -> Alarm
         };
     };
     let is_gone = !raised.is_ours && (is_alone || now.since(raised.seen_at) >= GONE);
-    let is_to_be_held = !raised.is_told() || now.since(raised.seen_at) >= HELD;
-    match (raised.is_ours, raised.is_told(), is_alarming(true, depth, alarm_depth)) {
+    let is_to_be_held = !raised.is_notified() || now.since(raised.seen_at) >= HELD;
+    match (raised.is_ours, raised.is_notified(), is_alarming(true, depth, alarm_depth)) {
         (true, _, false) => AlarmStep::Clear,
         (true, _, true) if is_to_be_held => AlarmStep::Hold,
         (false, false, true) if is_gone => AlarmStep::Take { tell: !is_known },
@@ -142,7 +142,7 @@ mod tests {
             let now = Wall(self.seconds * 1000);
             let raised = self.row.0.map(|(holder, raised_at, seen_at)| Raised { is_ours: holder == me, raised_at, seen_at });
             let is_alone = self.known.len() == 1;
-            match turn(AlarmState { raised, is_known: self.known[me], is_alone }, depth, 10, now) {
+            match next_step(AlarmState { raised, is_known: self.known[me], is_alone }, depth, 10, now) {
                 AlarmStep::Stay => {}
                 AlarmStep::Raise => {
                     self.row.0 = Some((me, now, now));
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn whoever_is_alone_goes_on_where_an_earlier_life_ended() {
         let earlier = |told: bool| Some(Raised { is_ours: false, raised_at: Wall(0), seen_at: Wall(i64::from(told)) });
-        let turn = |raised, is_known, depth| turn(AlarmState { raised, is_known, is_alone: true }, depth, 10, Wall(5));
+        let turn = |raised, is_known, depth| next_step(AlarmState { raised, is_known, is_alone: true }, depth, 10, Wall(5));
         assert_eq!(turn(earlier(true), true, 12), AlarmStep::Take { tell: false });
         assert_eq!(turn(earlier(true), true, 3), AlarmStep::Clear);
         assert_eq!(turn(earlier(true), false, 12), AlarmStep::Hear);

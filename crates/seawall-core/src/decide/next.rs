@@ -76,8 +76,8 @@ pub fn next(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Na
         Class::Quota => quota(facts, hint, now, rng),
         Class::Auth => auth(facts),
         Class::Ambiguous if facts.progress.ambiguous >= facts.retry.ambiguous => NextStep::Return(Reason::AmbiguousExhausted),
-        Class::Ambiguous => again(facts, verdict, hint, Reason::AmbiguousFailure, now, rng),
-        Class::Transient => again(facts, verdict, hint, Reason::TransientFailure, now, rng),
+        Class::Ambiguous => retry(facts, verdict, hint, Reason::AmbiguousFailure, now, rng),
+        Class::Transient => retry(facts, verdict, hint, Reason::TransientFailure, now, rng),
     }
 }
 
@@ -115,7 +115,7 @@ fn auth(facts: &DecisionInput<'_>) -> NextStep {
     forbidden(facts).map_or(next, NextStep::Return)
 }
 
-fn again(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> NextStep {
+fn retry(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> NextStep {
     if let Some(reason) = forbidden(facts) {
         return NextStep::Return(reason);
     }

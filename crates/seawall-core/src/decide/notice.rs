@@ -100,7 +100,7 @@ impl<E> Notices<E> {
     }
 
     /// Ends the condition that event `id` began. Returns whether the beginning was sent or was waiting to be.
-    pub fn ends(&mut self, id: u64, event: E, now: Mono) -> bool {
+    pub fn resolve(&mut self, id: u64, event: E, now: Mono) -> bool {
         let told = self.standing.iter().find(|(_, standing)| standing.id == id).map(|(about, _)| about.clone());
         if let Some(about) = told {
             self.standing.remove(&about);
@@ -118,7 +118,7 @@ impl<E> Notices<E> {
     }
 
     /// Adds an event that has neither beginning nor end.
-    pub fn happens(&mut self, event: E, now: Mono) {
+    pub fn publish(&mut self, event: E, now: Mono) {
         self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
     }
 
@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn an_end_is_told_to_whoever_heard_of_the_beginning() {
         let mut notices = Notices::default();
-        assert!(!notices.ends(7, "who?", at(0)));
+        assert!(!notices.resolve(7, "who?", at(0)));
         notices.begins("a", 1, "a", false, at(0));
         told(&mut notices, 0);
         notices.begins("a", 2, "a", false, at(10));
-        assert!(!notices.ends(1, "an older one", at(20)), "the last beginning is what ends");
-        assert!(notices.ends(2, "a is over", at(20)));
+        assert!(!notices.resolve(1, "an older one", at(20)), "the last beginning is what ends");
+        assert!(notices.resolve(2, "a is over", at(20)));
         assert_eq!(told(&mut notices, 20), [("a is over", 1)]);
     }
 
@@ -230,7 +230,7 @@ mod tests {
         after.recall(known, at(0));
         after.begins("a", 9, "a", false, at(1));
         assert_eq!(told(&mut after, 1), [], "it is known");
-        assert!(after.ends(9, "a is over", at(2)));
+        assert!(after.resolve(9, "a is over", at(2)));
         assert_eq!(told(&mut after, 2), [("a is over", 1)]);
     }
 
@@ -239,12 +239,12 @@ mod tests {
         let mut notices = Notices::default();
         notices.begins("a", 1, "a", false, at(0));
         told(&mut notices, 0);
-        notices.ends(1, "a is over", at(10));
+        notices.resolve(1, "a is over", at(10));
         assert_eq!(told(&mut notices, 10), [("a is over", 1)]);
         for flap in 0..10 {
             notices.begins("a", 10 + flap, "a", true, at(11 + flap * 2));
             assert_eq!(told(&mut notices, 11 + flap * 2), []);
-            assert!(notices.ends(10 + flap, "a is over", at(12 + flap * 2)), "known, and over before it was told");
+            assert!(notices.resolve(10 + flap, "a is over", at(12 + flap * 2)), "known, and over before it was told");
         }
         assert_eq!(told(&mut notices, 40), []);
         notices.begins("a", 30, "a", false, at(50));

@@ -132,7 +132,7 @@ impl BreakerCell {
     }
 
     /// Fills the window that ends now with successes, as after a long calm at this rate.
-    pub fn calm(&mut self, policy: &policy::BreakerPolicy, per_second: f64, now: Mono) {
+    pub fn prime(&mut self, policy: &policy::BreakerPolicy, per_second: f64, now: Mono) {
         self.window.fill(policy.window, per_second, now);
     }
 

@@ -78,14 +78,14 @@ impl PauseState {
     }
 
     /// Follows the same pause kept elsewhere. After `recheck` the driver asks there again, which is how it learns of a lifted pause.
-    pub fn hear(&mut self, until: Mono, recheck: Nanos, now: Mono) {
+    pub fn follow_other(&mut self, until: Mono, recheck: Nanos, now: Mono) {
         if now >= self.disproved {
             *self = Self { since: now, until, probing: Probing::after(recheck, now), disproved: Mono(0) };
         }
     }
 
     /// The pause kept elsewhere has ended.
-    pub fn hear_end(&mut self) {
+    pub fn follow_end(&mut self) {
         *self = Self { disproved: self.disproved, ..Self::default() };
     }
 }

@@ -284,14 +284,14 @@ impl KeyPool {
         let viable = (0..self.keys.len()).filter(|key| self.is_viable(*key, now, tried));
         match self.pick {
             // Good keys take turns, or the first would do all the work.
-            Pick::FewestFailures => viable.min_by_key(|key| (self.keys[*key].fails, self.distance(*key))),
+            Pick::FewestFailures => viable.min_by_key(|key| (self.keys[*key].fails, self.rotation_distance(*key))),
             Pick::LeastUsed => viable.min_by_key(|key| self.keys[*key].uses),
-            Pick::RoundRobin => viable.min_by_key(|key| self.distance(*key)),
+            Pick::RoundRobin => viable.min_by_key(|key| self.rotation_distance(*key)),
         }
     }
 
     /// Steps from the key at which this round begins.
-    fn distance(&self, key: usize) -> usize {
+    fn rotation_distance(&self, key: usize) -> usize {
         if key >= self.turn { key - self.turn } else { key + self.keys.len() - self.turn }
     }
 

@@ -15,7 +15,7 @@ pub fn escapes(path: &str) -> bool {
     let mut decoded = path.to_vec();
     for _ in 0..=MAX_DECODINGS {
         // As RFC 3986 says, and as servers read paths that merge slashes, treat a backslash as one, or give segments parameters.
-        if climbs(&decoded, b"/", false) || climbs(&decoded, b"/\\", true) {
+        if leaves_base(&decoded, b"/", false) || leaves_base(&decoded, b"/\\", true) {
             return true;
         }
         let once_more = decode(&decoded);
@@ -29,7 +29,7 @@ pub fn escapes(path: &str) -> bool {
 }
 
 /// Whether more segments go up than have gone down. With `merges`, empty segments do not count, nor what follows a `;`.
-fn climbs(path: &[u8], separators: &[u8], merges: bool) -> bool {
+fn leaves_base(path: &[u8], separators: &[u8], merges: bool) -> bool {
     let mut depth = 0_usize;
     let path = path.strip_prefix(b"/").unwrap_or(path);
     for segment in path.split(|byte| separators.contains(byte)) {

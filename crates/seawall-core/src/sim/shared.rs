@@ -144,7 +144,7 @@ impl SharedCells {
         let mut shared = Self::empty(config, 1);
         shared.upstreams.push(Dependency::of(upstream));
         let site = shared.site(config, (0, upstream), endpoint, CallerView::Many);
-        shared.breakers[site.breaker].calm(&site.guard, per_second, now);
+        shared.breakers[site.breaker].prime(&site.guard, per_second, now);
         if site.retry.budget > policy::Share::ZERO {
             shared.upstreams[0].budget = Budget::filled(BUDGET_CAPACITY);
         }
@@ -264,7 +264,7 @@ impl SharedCells {
 
     fn take(&mut self, site: usize, holding: &mut Holding, now: Mono) -> AskAnswer {
         let site = &self.sites[site];
-        let answers = with_layers(&mut self.limits, &site.limits, |layers| layered::take(layers, now, site.cost));
+        let answers = with_layers(&mut self.limits, &site.limits, |layers| layered::take_all(layers, now, site.cost));
         match answers {
             Answers::Go { shadowed, .. } => (holding.taken_at, holding.shadowed) = (now, shadowed),
             Answers::Refused { layer, .. } | Answers::TooCostly { layer, .. } => holding.refused_by = site.limits.get(layer).copied(),
@@ -312,12 +312,12 @@ impl SharedCells {
     fn settle(&mut self, site: usize, settle: &SettleAttempt, holding: &mut Holding, now: Now) -> AskAnswer {
         let site = &mut self.sites[site];
         let upstream = &mut self.upstreams[site.upstream];
-        settle.tell_breaker(&mut self.breakers[site.breaker], &site.guard, now.mono);
-        let funding = settle.tell_budget(&mut upstream.budget, &site.retry, now.mono);
+        settle.report_to_breaker(&mut self.breakers[site.breaker], &site.guard, now.mono);
+        let funding = settle.report_to_budget(&mut upstream.budget, &site.retry, now.mono);
         if let Some(keys) = &mut upstream.keys {
-            settle.tell_keys(keys, now.mono);
+            settle.report_to_keys(keys, now.mono);
         }
-        settle.tell_pauses(&mut site.pause, &mut upstream.pause, now.mono);
+        settle.report_to_pauses(&mut site.pause, &mut upstream.pause, now.mono);
         if let Some(place) = settle.leave_line {
             upstream.line.leave(place);
             upstream.places.give_back(Waiter::default());

@@ -122,7 +122,7 @@ impl RedisBreaker {
             .number(script_arrays::of_failure(sample))
             .number(sample.latency.0 / script_arrays::TICK);
         let Some(reply) = self.run(&scripts::REPORT, &[&self.key], arguments, clock).await else {
-            return settle.tell_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);
+            return settle.report_to_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);
         };
         self.change(&reply, clock)
     }

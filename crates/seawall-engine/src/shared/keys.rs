@@ -68,7 +68,7 @@ impl SharedKeys {
             KeyReport::Throttle { group, until } => (9 + u64::from(group), ticks(until.since(now.mono))),
         };
         if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), detail], clock).await {
-            self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono));
+            self.copy.with_keys(|pool| settle.report_to_keys(pool, now.mono));
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &
         return;
     }
     if let Some(verbatim) = verbatim.take() {
-        verbatim.spell_out(headers);
+        verbatim.add_to_header_map(headers);
     }
     let mask = credentials.mask();
     for (name, value) in headers.iter_mut() {

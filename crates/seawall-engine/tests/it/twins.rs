@@ -107,7 +107,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
             _ => {
                 let cost = 1 + rng.up_to(3);
                 let mut pairs: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
-                let mut expected = match layered::take(&mut pairs, Mono(now), cost) {
+                let mut expected = match layered::take_all(&mut pairs, Mono(now), cost) {
                     Answers::Go { after, shadowed } => {
                         last = Some((now, cost, shadowed));
                         vec![0, signed(after.0), -1, i64::from(shadowed)]

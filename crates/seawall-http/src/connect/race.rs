@@ -83,7 +83,7 @@ where
         match ended {
             // Dropping the set aborts the connections still in progress.
             Some(Ok((address, Ok(stream)))) => return Ok((stream, address)),
-            Some(Ok((_, Err(error)))) => last = Some(worse(last, error)),
+            Some(Ok((_, Err(error)))) => last = Some(more_telling(last, error)),
             Some(Err(_)) | None => {}
         }
     }
@@ -91,7 +91,7 @@ where
 
 /// The failure to report. A lack of file descriptors or memory comes first, because the addresses were never tried; a missing local address
 /// of one family says less than an address that refused.
-fn worse(before: Option<io::Error>, now: io::Error) -> io::Error {
+fn more_telling(before: Option<io::Error>, now: io::Error) -> io::Error {
     let weight = |error: &io::Error| match Shortage::of(error) {
         Some(Shortage::Files | Shortage::Memory) => 2,
         None => 1,
@@ -174,7 +174,7 @@ mod tests {
     fn what_was_not_tried_for_want_of_files_is_not_the_upstreams_refusal() {
         let (refused, files) = (|| io::Error::from(ErrorKind::ConnectionRefused), || io::Error::from_raw_os_error(24));
         let no_address = || std::net::TcpListener::bind("192.0.2.1:0").unwrap_err();
-        let reported = |first: io::Error, second: io::Error| Fault::of_connect(&worse(Some(first), second));
+        let reported = |first: io::Error, second: io::Error| Fault::of_connect(&more_telling(Some(first), second));
         assert_eq!([reported(files(), refused()), reported(refused(), files())], [Fault::UNRELATED; 2]);
         assert_eq!([reported(no_address(), refused()), reported(refused(), no_address())], [Fault::REFUSED; 2]);
         assert_eq!(reported(no_address(), no_address()), Fault::UNRELATED);

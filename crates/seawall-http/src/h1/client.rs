@@ -60,7 +60,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
     }
 
     /// The body of a request of which nothing was sent, if no bytes were taken out of it either.
-    pub fn untouched(&mut self) -> Option<B> {
+    pub fn take_untouched_body(&mut self) -> Option<B> {
         self.out.take_untouched()
     }
 

@@ -68,7 +68,7 @@ impl HeaderFields {
     }
 
     /// Whether the connection may be used again.
-    pub(super) const fn stays(&self) -> bool {
+    pub(super) const fn keeps_alive(&self) -> bool {
         self.keeps && !self.closes
     }
 
@@ -120,7 +120,7 @@ fn named(line: &[u8]) -> Option<(HeaderName, &[u8])> {
     // Names are short: a faster search would cost more to start than it saves.
     let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
     // Validates the name, so that no space and no folded line gets through.
-    let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
+    let name = well_known_name(name).or_else(|| HeaderName::from_bytes(name).ok())?;
     Some((name, trimmed(&value[1..])))
 }
 
@@ -144,7 +144,7 @@ pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
 }
 
 /// Common names in their common spellings, found without normalising each letter.
-fn usual(name: &[u8]) -> Option<HeaderName> {
+fn well_known_name(name: &[u8]) -> Option<HeaderName> {
     Some(match name {
         b"Host" | b"host" => HOST,
         b"Date" | b"date" => DATE,

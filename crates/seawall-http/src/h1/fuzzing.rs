@@ -131,7 +131,7 @@ pub fn requests(arrival: FuzzInput<'_>) -> (Vec<FuzzMessage<request::Parts>>, Fu
             Some(unread) => unread.write(&mut HeadWriter::new(&mut relayed)),
             None => write(&mut relayed, &head.headers),
         }
-        let headers = unread.map_or_else(|| head.headers.clone(), |unread| unread.whole());
+        let headers = unread.map_or_else(|| head.headers.clone(), |unread| unread.to_header_map());
         let (body, end) = reader.body();
         messages.push(FuzzMessage { place, head, headers, relayed, body, is_whole: end.is_none() });
         if let Some(end) = end {
@@ -161,7 +161,7 @@ pub fn responses(arrival: FuzzInput<'_>, to_head: bool, passes: Option<Passes>) 
         match verbatim {
             Some(verbatim) => {
                 verbatim.write(&mut HeadWriter::new(&mut relayed), true);
-                verbatim.spell_out(&mut headers);
+                verbatim.add_to_header_map(&mut headers);
             }
             None => write(&mut relayed, &headers),
         }

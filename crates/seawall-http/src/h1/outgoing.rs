@@ -116,7 +116,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
     }
 
     /// The bytes sent so far, if the message waits for its peer to accept more.
-    pub(super) fn stuck(&self) -> Option<u64> {
+    pub(super) fn stalled_at(&self) -> Option<u64> {
         (self.at < self.frame.len() || !self.piece.is_empty()).then_some(self.sent)
     }
 

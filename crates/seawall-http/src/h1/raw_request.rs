@@ -95,7 +95,7 @@ impl RawRequestHeaders {
     }
 
     /// Parses the headers into a map, if a caller must act upon them after all.
-    pub fn spell_out(&self, headers: &mut HeaderMap) {
+    pub fn add_to_header_map(&self, headers: &mut HeaderMap) {
         for line in self.lines() {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
@@ -106,11 +106,11 @@ impl RawRequestHeaders {
 
     /// All headers as a map, `Host` included.
     #[must_use]
-    pub fn whole(&self) -> HeaderMap {
+    pub fn to_header_map(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(8);
         let host = HeaderValue::from_bytes(self.host()).expect("what was read as a header is one");
         headers.insert(HOST, host);
-        self.spell_out(&mut headers);
+        self.add_to_header_map(&mut headers);
         headers
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(unread.names().collect::<Vec<_>>(), [&b"User-Agent"[..], b"Accept", b"accept"]);
         unread.via = Some(HeaderValue::from_static("1.1 us"));
         assert_eq!(written(&unread), "User-Agent: a\r\nAccept:*/*\r\naccept:  c\r\nvia: 1.1 us\r\n");
-        let whole: Vec<_> = unread.whole().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        let whole: Vec<_> = unread.to_header_map().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         assert_eq!(whole, ["host: b:1", "user-agent: a", "accept: */*", "accept: c", "via: 1.1 us"]);
     }
 
@@ -259,7 +259,7 @@ mod tests {
             prop_assert_eq!((length + b"x-slow: 1\r\n".len(), body, stays), (other.length, other.body, other.stays));
             prop_assert_eq!((&head.method, &head.uri, head.version), (&others.method, &others.uri, others.version));
             others.headers.remove("x-slow");
-            prop_assert_eq!(&unread.whole(), &others.headers);
+            prop_assert_eq!(&unread.to_header_map(), &others.headers);
             // The next hop's parser reads the same.
             let again = Bytes::from(format!("{LINE}x-slow: 1\r\n{}\r\n", written(&unread)));
             let (_, mut again) = read(&again);

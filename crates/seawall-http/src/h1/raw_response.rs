@@ -124,7 +124,7 @@ impl RawResponseHeaders {
     }
 
     /// Parses the headers into a map, if a caller must act upon them after all.
-    pub fn spell_out(self, headers: &mut HeaderMap) {
+    pub fn add_to_header_map(self, headers: &mut HeaderMap) {
         for line in self.pieces(true).into_iter().flat_map(HeaderLines::of_fields) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
@@ -373,7 +373,7 @@ mod tests {
             let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
             let mut spelled = HeaderMap::new();
             let mut kept: Vec<_> = verbatim.texts().map(|(name, value)| (name.to_ascii_lowercase(), value.into_owned())).collect();
-            verbatim.spell_out(&mut spelled);
+            verbatim.add_to_header_map(&mut spelled);
             let mut texts: Vec<(String, String)> = spelled
                 .iter()
                 .map(|(name, value)| (name.to_string(), text(value.as_bytes()).into_owned()))

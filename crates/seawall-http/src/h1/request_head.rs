@@ -111,7 +111,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
         }
     }
     let body = length(&fields, version).ok_or(HeadError::Malformed)?;
-    let stays = fields.stays();
+    let stays = fields.keeps_alive();
     (head.method, head.uri, head.version, head.headers) = (method, uri, version, fields.headers);
     *looked = 0;
     Ok(Some(RequestInfo { length: within.len() - lines.rest.len(), body, stays, unread: None }))
@@ -176,7 +176,7 @@ mod tests {
         let (mut head, ()) = http::Request::new(()).into_parts();
         let Some(asked) = super::read(bytes, looked, &mut head)? else { return Ok(None) };
         if let Some(unread) = &asked.unread {
-            head.headers = unread.whole();
+            head.headers = unread.to_header_map();
         }
         Ok(Some((asked, head)))
     }

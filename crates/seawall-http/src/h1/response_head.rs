@@ -80,7 +80,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
     let body = body(to_head, status, version, fields.coding(), fields.length).ok_or(Fault::GARBAGE)?;
     // With both framings a parser between us and the server may have chosen the other one (RFC 9112 §6.3).
     let is_framed_twice = fields.coding().is_some() && fields.length.is_some();
-    let stays = fields.stays() && !is_framed_twice && status != StatusCode::SWITCHING_PROTOCOLS;
+    let stays = fields.keeps_alive() && !is_framed_twice && status != StatusCode::SWITCHING_PROTOCOLS;
     Ok(Some(ResponseHead { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
 }
 

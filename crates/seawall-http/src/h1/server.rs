@@ -233,8 +233,8 @@ impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
 
     /// The bytes of the response that the caller has accepted, while it accepts no more.
     #[must_use]
-    pub fn stuck(&self) -> Option<u64> {
-        self.out.stuck()
+    pub fn stalled_at(&self) -> Option<u64> {
+        self.out.stalled_at()
     }
 
     /// Returns the socket, to be closed. Nothing more is read or written here.

@@ -93,7 +93,7 @@ async fn start(State(shared): State<Arc<ServerState>>, Extension(who): Extension
 async fn newest(shared: &ServerState) -> Result<Wall, Box<Refusal>> {
     let one = PageWindow { after: None, limit: 1 };
     let page = shared.desk.store.letters(LetterQuery::default(), one).await.map_err(|error| of_store(&error))?;
-    Ok(page.entries.first().map_or(Wall(0), |letter| letter.letter.id.made_at() + Nanos::from_millis(1)))
+    Ok(page.entries.first().map_or(Wall(0), |letter| letter.letter.id.created_at() + Nanos::from_millis(1)))
 }
 
 async fn started(shared: &ServerState, operator: &Operator, body: &[u8]) -> Result<Response, Box<Refusal>> {

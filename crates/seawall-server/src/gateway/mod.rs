@@ -227,7 +227,7 @@ impl Gateway {
             || Self::leaves_a_trace(endpoint)
             || ours.are_among(&unread);
         if is_read {
-            head.headers = unread.whole();
+            head.headers = unread.to_header_map();
             return None;
         }
         unread.via = ours.name.map(|name| name.value(head.version).clone());

@@ -552,7 +552,7 @@ fn method(job: &Job) -> Result<Method, String> {
 /// Builds the sender that enforces the current `allow_private`.
 fn guarded(shared: &ServerState) -> (Reach, Sending) {
     let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
-    let connector = shared.connector.within(reach.clone());
+    let connector = shared.connector.restricted_to(reach.clone());
     (reach, Sending { clock: shared.clock.clone(), pool: ConnectionPool::default(), connector })
 }
 

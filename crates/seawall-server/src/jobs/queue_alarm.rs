@@ -4,7 +4,7 @@
 use super::maintenance::note;
 use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity as EventSeverity};
-use seawall_core::decide::alarm::{AlarmState, AlarmStep, Raised, turn};
+use seawall_core::decide::alarm::{AlarmState, AlarmStep, Raised, next_step};
 use seawall_core::policy::Severity;
 use seawall_engine::runtime::Live;
 use seawall_store::alarm::Alarm;
@@ -50,7 +50,7 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
     let is_alone = desk.store.is_private();
     let known = AlarmState { raised, is_known: known(shared).contains(look.place), is_alone };
     let anew = || Alarm { queue: look.place.0.clone(), severity: look.place.1, holder: us, raised_at: now, seen_at: now };
-    match (turn(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
+    match (next_step(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
         (AlarmStep::Raise, _) => {
             if desk.store.raise_alarm(anew()).await == Ok(true) {
                 tell(shared, &look, true, AlarmSender::Us);

@@ -197,7 +197,7 @@ async fn answered(served: &mut Http1Server, talk: &Http1Connection) -> ResponseE
         if let Poll::Ready(end) = served.poll_answered(cx) {
             return Poll::Ready(end);
         }
-        talk.says(served.stuck());
+        talk.says(served.stalled_at());
         if talk.0.hush.is_over(cx) { Poll::Ready(ResponseEnd::Broken) } else { served.poll_gone(cx).map(|()| ResponseEnd::Broken) }
     })
     .await

@@ -39,9 +39,9 @@ impl Receiver {
         match event.resolves {
             // The end of a condition is matched by number, whatever its name. Only `breaker-closed` can also be requested on its own.
             Some(began) => {
-                let is_known = self.notices.ends(began, published.clone(), now);
+                let is_known = self.notices.resolve(began, published.clone(), now);
                 if !is_known && is_wanted && event.name == "breaker-closed" {
-                    self.notices.happens(published.clone(), now);
+                    self.notices.publish(published.clone(), now);
                 }
             }
             None if is_wanted => {

@@ -27,5 +27,5 @@ pub(crate) async fn set_back<S: Sql>(sql: &mut S, now: &Wall, by: &Nanos) -> Res
 /// Returns the creation time of the newest job, a time that the clock has reached before.
 pub(crate) async fn newest<S: Sql>(sql: &mut S) -> Result<Option<Wall>, Error> {
     let newest = first(sql, "SELECT id FROM jobs ORDER BY id DESC LIMIT 1", &[]).await?;
-    Ok(newest.map(|mut row| row.take::<CallId>()).transpose()?.map(CallId::made_at))
+    Ok(newest.map(|mut row| row.take::<CallId>()).transpose()?.map(CallId::created_at))
 }

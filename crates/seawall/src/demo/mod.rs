@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let endless = args.length.is_none();
     let tallies = (Rc::new(DemoTally::default()), Rc::new(DemoTally::default()));
     let shared = std::sync::Arc::clone(&gateway.shared);
-    let telling = tell(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
+    let telling = run_story(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
         view.moment(&story, now, &tallies.0, &tallies.1, &shared.live.load(), clock.now());
     });
     let summary = || {
@@ -119,7 +119,7 @@ async fn counted(shared: &ServerState, tally: &DemoTally) {
 }
 
 /// Sends the same requests at the same times both ways, until the story is over and every call has ended.
-async fn tell(
+async fn run_story(
     story: &DemoStory,
     clock: &Clock,
     naive: (&DemoClient, &Rc<DemoTally>),

@@ -186,7 +186,7 @@ impl Earlier {
 
     /// Keeps the rows of one block that this run must fetch; `whole` means that `rows` has the complete block. Returns the number of
     /// dropped rows that no run has finished.
-    pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<u64> {
+    pub(super) async fn filter_block(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<u64> {
         if self.again == Again::Everything {
             return Ok(0);
         }
@@ -208,7 +208,7 @@ impl Earlier {
         }
         let mut unasked = 0;
         rows.retain_mut(|row| {
-            let turn = self.meet(row);
+            let turn = self.classify_row(row);
             unasked += u64::from(turn == RowTurn::Unasked);
             turn == RowTurn::Now
         });
@@ -235,7 +235,7 @@ impl Earlier {
     }
 
     /// Decides whether to fetch a row, and gives it its remainder from earlier runs.
-    fn meet(&mut self, row: &mut Read) -> RowTurn {
+    fn classify_row(&mut self, row: &mut Read) -> RowTurn {
         let place @ (line, key) = row.place();
         let is_done = match &mut self.done {
             RowState::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.has(line)) && !self.remainders.has_pages(place),

@@ -72,7 +72,7 @@ impl Edited {
             return Ok(None);
         }
         let mut edited = Self { known, does_new_rows: earlier.does_new_rows(), ..Self::default() };
-        reader.survey(|read| edited.meet(read)).context("cannot read the input")?;
+        reader.survey(|read| edited.note_row(read)).context("cannot read the input")?;
         edited.known.sort_unstable_by_key(|known| known.line);
         edited.done_ids.sort_unstable();
         edited.new_ids.sort_unstable();
@@ -82,7 +82,7 @@ impl Edited {
     }
 
     /// Records a row of the list. The known rows are sorted by key.
-    fn meet(&mut self, read: &Read) {
+    fn note_row(&mut self, read: &Read) {
         let (line, key) = read.place();
         let id = read.id();
         let from = self.known.partition_point(|known| known.key < key);

@@ -197,7 +197,7 @@ impl InputReader {
         let RowBatch { mut rows, block, .. } = std::mem::take(batch);
         batch.block = block;
         let read = rows.len();
-        let unasked = self.earlier.sift(block, &mut rows, whole).await?;
+        let unasked = self.earlier.filter_block(block, &mut rows, whole).await?;
         let skipped = u64::try_from(read - rows.len()).unwrap_or(0) - unasked;
         self.ahead.skipped.fetch_add(skipped, Ordering::Relaxed);
         self.ahead.unasked.fetch_add(unasked, Ordering::Relaxed);

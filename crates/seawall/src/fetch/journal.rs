@@ -186,7 +186,7 @@ impl Journal {
             pieces.cut(0).await?;
             return Ok(Ok((journal, Earlier::new(again, None), None)));
         }
-        let (end, outdated) = believed(&pieces, length).await?;
+        let (end, outdated) = confirmed_pieces(&pieces, length).await?;
         pieces.cut(end).await?;
         let (mut earlier, mut output) = (Earlier::new(again, Some(pieces.clone())), None);
         pieces
@@ -228,7 +228,7 @@ impl Journal {
 
 /// The number of pieces that the output confirms, and the letters of the others. After a power cut the output may have lost more than the
 /// journal; and an announced replacement of the output may not have happened.
-async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<CallId>), Error> {
+async fn confirmed_pieces(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<CallId>), Error> {
     let (mut end, mut outdated) = (0, Vec::new());
     let (mut announced, mut is_last) = (None, true);
     pieces

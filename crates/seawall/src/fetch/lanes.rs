@@ -421,7 +421,7 @@ impl Lanes {
 }
 
 /// The cause for rows of a lane that was given up, by the code of its last refusal.
-pub(super) fn too_long_away(code: Code) -> Cause {
+pub(super) fn lane_given_up(code: Code) -> Cause {
     let (reason, class) = match code {
         Code::CircuitOpen => (Reason::CircuitOpen, Class::Transient),
         Code::Paused => (Reason::ProviderPause, Class::Transient),

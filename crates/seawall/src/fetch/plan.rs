@@ -11,7 +11,7 @@ use super::lines::LineReader;
 use super::name_filter::NameFilter;
 use super::output::{FinishedRow, Output, Sink, Unjournaled, unavailable};
 use super::quarantine::Quarantine;
-use super::repair::mend;
+use super::repair::rewrite;
 use super::response_check::BodyRequest;
 use super::route::Routes;
 use super::tally::RunTally;
@@ -297,7 +297,7 @@ async fn mended(
     journal: &mut Journal,
     clock: &Clock,
 ) -> anyhow::Result<u64> {
-    let mended = mend(path, earlier.has_dead(), edited)?;
+    let mended = rewrite(path, earlier.has_dead(), edited)?;
     if !mended.without_dead && !mended.relined {
         return Ok(before);
     }
@@ -358,7 +358,7 @@ fn work(
     let fail_fast_auth = args.fail_fast_auth;
     Ok(Box::new(move |to| {
         let connector = Connector::new();
-        let outside = reach.map_or_else(|| connector.clone(), |reach| connector.within(reach));
+        let outside = reach.map_or_else(|| connector.clone(), |reach| connector.restricted_to(reach));
         FetchState {
             deadlines: Deadlines::default(),
             rng: RefCell::new(Rng::seeded(seawall_engine::entropy())),

@@ -19,7 +19,7 @@ struct Part {
 
 impl Part {
     /// Creates the file, with the owner and the mode of the other one. Never opens an existing file.
-    fn beside(other: &Path) -> io::Result<(Self, File)> {
+    fn create_beside(other: &Path) -> io::Result<(Self, File)> {
         let path = other.with_file_name(format!(".seawall-{:016x}.part", seawall_engine::entropy()));
         let file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
         let part = Self { path, is_placed: false };
@@ -65,7 +65,7 @@ impl Mended {
 }
 
 /// Rewrites an output: without the lines of dead rows if `drops_dead`, and with the ids of an edited list.
-pub(super) fn mend(path: &Path, drops_dead: bool, edited: Option<&Edited>) -> io::Result<Mended> {
+pub(super) fn rewrite(path: &Path, drops_dead: bool, edited: Option<&Edited>) -> io::Result<Mended> {
     let path = &std::fs::canonicalize(path)?;
     let before = std::fs::metadata(path)?.len();
     let mended = pass(path, drops_dead, edited, false)?;
@@ -78,7 +78,7 @@ fn pass(path: &Path, drops_dead: bool, edited: Option<&Edited>, mut pads: bool) 
     struct Line {
         outcome: Option<String>,
     }
-    let (part, file) = Part::beside(path)?;
+    let (part, file) = Part::create_beside(path)?;
     let mut to = BufWriter::new(file);
     let mut from = BufReader::new(File::open(path)?);
     let mut mended = Mended { part, path: path.to_owned(), length: 0, without_dead: false, relined: false, loose: false };
@@ -132,7 +132,7 @@ mod tests {
         let path = folder.path().join("out");
         let good = "{\"id\":1,\"outcome\":\"success\",\"body\":{\"outcome\":\"permanent\"}}\n";
         std::fs::write(&path, format!("{good}{{\"id\":2,\"outcome\":\"permanent\"}}\n{good}")).unwrap();
-        let mended = mend(&path, true, None).unwrap();
+        let mended = rewrite(&path, true, None).unwrap();
         let length = mended.length;
         mended.replace().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{good}{good}"));

@@ -28,7 +28,7 @@ pub(super) fn html(tally: &RunTally, name: &str, now: Mono, wall: Wall) -> Strin
     number(&mut page, &tally.healed.to_string(), "healed by retries");
     number(&mut page, &format!("{:.3}", tally.all.retries as f64 / tally.all.done.max(1) as f64), "retries per success");
     page.push_str("</div>");
-    over_time(&mut page, tally);
+    write_timeline(&mut page, tally);
     latency(&mut page, tally);
     hosts(&mut page, tally);
     reasons(&mut page, tally);
@@ -69,7 +69,7 @@ fn bars(page: &mut String, title: &str, unit: &str, columns: &[Vec<(f64, &str)>]
     );
 }
 
-fn over_time(page: &mut String, tally: &RunTally) {
+fn write_timeline(page: &mut String, tally: &RunTally) {
     let seconds = tally.step_seconds as f64;
     let end = format!("{} s", tally.steps.len() as u64 * tally.step_seconds);
     let columns = |of: fn(&TallyStep) -> Vec<(f64, &'static str)>| -> Vec<Vec<(f64, &'static str)>> {

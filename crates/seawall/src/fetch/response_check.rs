@@ -64,7 +64,7 @@ impl Unfit {
 
 impl BodyRequest {
     /// Checks the body; returns its content, and its JSON if that is needed.
-    pub(super) fn look(&self, headers: &HeaderMap, body: Relay, mask: &Mask) -> Result<(Content, Option<Value>), Box<Unfit>> {
+    pub(super) fn check(&self, headers: &HeaderMap, body: Relay, mask: &Mask) -> Result<(Content, Option<Value>), Box<Unfit>> {
         let body = match body {
             Relay::Empty => Bytes::new(),
             // Masked, because an upstream that echoes its key would write it into the output.
@@ -128,7 +128,7 @@ mod tests {
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());
         }
         let relay = if body.is_empty() { Relay::Empty } else { Relay::Full(Bytes::from_static(body)) };
-        match wanted.look(&headers, relay, &Mask::default()) {
+        match wanted.check(&headers, relay, &Mask::default()) {
             Ok((Content::Nothing, _)) => "nothing".to_owned(),
             Ok((Content::Json(_), _)) => "json".to_owned(),
             Ok((Content::Text(_), _)) => "text".to_owned(),

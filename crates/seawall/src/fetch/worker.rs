@@ -220,7 +220,7 @@ impl FetchState {
             }
         };
         if let Some(code) = given_up {
-            self.dead(&run, Some(&to), lanes::too_long_away(code), None, None).await;
+            self.dead(&run, Some(&to), lanes::lane_given_up(code), None, None).await;
             return self.lanes.borrow_mut().leave(lane);
         }
         loop {
@@ -234,7 +234,7 @@ impl FetchState {
             };
             match Box::pin(self.send(&mut run, &to, target)).await {
                 AttemptEnd::Aside(aside) => {
-                    self.aside(run, &to, aside).await;
+                    self.defer_row(run, &to, aside).await;
                     break;
                 }
                 AttemptEnd::Ended(ended, answer, detail) => {
@@ -347,7 +347,7 @@ impl FetchState {
     }
 
     /// Lets a row wait: alone for its next attempt, or with its whole lane.
-    async fn aside(&self, mut run: Box<StartedRow>, to: &Destination, aside: Deferred) {
+    async fn defer_row(&self, mut run: Box<StartedRow>, to: &Destination, aside: Deferred) {
         run.progress = aside.progress;
         let now = aside.at.mono;
         let of_lane = match aside.reason {
@@ -415,7 +415,7 @@ impl FetchState {
     fn good(&self, run: &mut StartedRow, to: &Destination, answer: UpstreamResponse) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
-        let (content, json) = self.wanted.look(&headers, body, &letter::own_mask(Some(&to.upstream)))?;
+        let (content, json) = self.wanted.check(&headers, body, &letter::own_mask(Some(&to.upstream)))?;
         let Some(pages) = &self.pages else { return Ok((content, None)) };
         let page = PageResult {
             base: &to.upstream.spec.url,
@@ -547,7 +547,7 @@ impl FetchState {
     /// Sends a result to the writer, in order if the output is ordered.
     async fn emit(&self, done: FinishedRow) {
         if self.lanes.borrow().ordered.is_none() {
-            return self.hand_over(done).await;
+            return self.write_in_order(done).await;
         }
         self.held.borrow_mut().insert(done.ordinal, done);
         loop {
@@ -560,12 +560,12 @@ impl FetchState {
                 due
             };
             let Some(done) = due else { break };
-            self.hand_over(done).await;
+            self.write_in_order(done).await;
         }
         self.rows.notify_waiters();
     }
 
-    async fn hand_over(&self, done: FinishedRow) {
+    async fn write_in_order(&self, done: FinishedRow) {
         if self.to.send(done).await.is_err() {
             self.halt(FetchStop::NoOutput);
         }

@@ -53,7 +53,7 @@ impl FlakyUpstream {
         self.script.routes.iter().map(|route| route.name.as_str()).collect()
     }
 
-    pub(crate) fn meet(&mut self, request: &RequestFacts<'_>, now: Now) -> RequestFate {
+    pub(crate) fn decide(&mut self, request: &RequestFacts<'_>, now: Now) -> RequestFate {
         self.stats.requests += 1;
         if let Some(key) = request.header("idempotency-key") {
             *self.stats.idempotency.entry(key.trim_matches('"')) += 1;

@@ -129,7 +129,7 @@ impl FlakyConnection<'_> {
         let met = request::with_facts(&bytes, &self.kept, ip, |facts| {
             let own = own(shared, facts.method, facts.path, now);
             let counted = own.is_none();
-            let fate = own.unwrap_or_else(|| shared.upstream().meet(facts, now));
+            let fate = own.unwrap_or_else(|| shared.upstream().decide(facts, now));
             let (payload, kind) = wire::payload(&fate.answer, facts);
             (FlakyReply { fate, payload, kind, head, epoch_s: now.wall.0.div_euclid(1000) }, counted)
         });

@@ -74,7 +74,7 @@ impl AdminClient {
 
     /// The error for a response that does not come from an admin port.
     fn unexpected(&self) -> CommandError {
-        if self.is_gateway() { self.gateway() } else { self.stranger() }
+        if self.is_gateway() { self.gateway() } else { self.not_seawall() }
     }
 
     /// Whether this address is the gateway's. The gateway reserves this path, and the admin port does not have it.
@@ -94,7 +94,7 @@ impl AdminClient {
         }
     }
 
-    fn stranger(&self) -> CommandError {
+    fn not_seawall(&self) -> CommandError {
         CommandError::no_seawall(format!("what answers at http://{} is not a Seawall's admin port", self.authority))
             .hint("name another with --admin URL; it is the port of the dashboard, not of the gateway")
     }

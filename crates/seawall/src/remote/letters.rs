@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         }
         LetterAction::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)), "id")?)?,
         LetterAction::Replay { ids, filter, rate, force, name } => {
-            let wish = wish(ids, filter, rate.as_deref(), *force, name.as_deref())?;
+            let wish = replay_request(ids, filter, rate.as_deref(), *force, name.as_deref())?;
             let answer = client.json("POST", "/v1/dead-letters/replay", Some(&wish), "replay")?;
             print_one(terminal, &answer)?;
             return replayed(&answer);
@@ -172,7 +172,7 @@ fn discard(client: &AdminClient, ids: &[String], terminal: &Terminal) -> anyhow:
     Ok(worst)
 }
 
-fn wish(ids: &[String], filter: &LetterOptions, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
+fn replay_request(ids: &[String], filter: &LetterOptions, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
     let given: Map<String, Value> = filter.pairs().into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
     let mut wish = match (ids.is_empty(), given.is_empty()) {
         (false, true) => json!({ "ids": ids }),

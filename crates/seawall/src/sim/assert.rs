@@ -80,10 +80,10 @@ impl Assertion {
         let known = |name: &str| columns.iter().find(|column| column.name == name);
         let names = || columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
         for name in std::iter::once(&self.column).chain(self.filters.iter().map(|(name, _)| name)) {
-            CommandError::unless(known(name).is_some(), || format!("`{name}` in `{self}` is not a column; columns are {}", names()))?;
+            CommandError::require(known(name).is_some(), || format!("`{name}` in `{self}` is not a column; columns are {}", names()))?;
         }
         let is_number = known(&self.column).is_some_and(|column| column.digits.is_some());
-        CommandError::unless(is_number, || format!("`{}` in `{self}` is not a number and cannot be compared", self.column))?;
+        CommandError::require(is_number, || format!("`{}` in `{self}` is not a number and cannot be compared", self.column))?;
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Assertion {
     pub(super) fn failures(&self, report: &SimReport) -> anyhow::Result<(Vec<String>, usize)> {
         let chosen: Vec<&Vec<ReportCell>> =
             report.rows.iter().filter(|row| self.filters.iter().all(|filter| matches(report.columns, row, filter))).collect();
-        CommandError::unless(!chosen.is_empty(), || format!("no row matches `{self}`, so it asserts nothing"))?;
+        CommandError::require(!chosen.is_empty(), || format!("no row matches `{self}`, so it asserts nothing"))?;
         let broken = chosen.iter().filter(|row| !self.holds(report.columns, row));
         Ok((broken.map(|row| describe(report.columns, row)).collect(), chosen.len()))
     }

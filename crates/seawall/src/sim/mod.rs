@@ -217,7 +217,7 @@ fn check(assertions: &[Assertion], report: &SimReport, err: &mut dyn Write) -> a
 fn choose<T>(all: Vec<T>, name: impl Fn(&T) -> &str, wanted: &[String]) -> anyhow::Result<Vec<T>> {
     for want in wanted {
         let names = || all.iter().map(&name).collect::<Vec<_>>().join(", ");
-        CommandError::unless(all.iter().any(|item| name(item) == want), || {
+        CommandError::require(all.iter().any(|item| name(item) == want), || {
             format!("`{want}` is not a policy of this scenario; policies are {}", names())
         })?;
     }

@@ -24,10 +24,10 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
     ];
     for (option, is_given, scenarios) in given {
         let names: Vec<String> = scenarios.iter().map(|scenario| format!("`sim {}`", name(*scenario))).collect();
-        CommandError::unless(!is_given || scenarios.contains(&args.scenario), || format!("`{option}` is for {} only", names.join(", ")))?;
+        CommandError::require(!is_given || scenarios.contains(&args.scenario), || format!("`{option}` is for {} only", names.join(", ")))?;
     }
     let has_log = args.scenario != Replay || args.log.is_some();
-    CommandError::unless(has_log, || "`sim replay` needs a log: `seawall sim replay LOG -c FILE`".to_owned())?;
+    CommandError::require(has_log, || "`sim replay` needs a log: `seawall sim replay LOG -c FILE`".to_owned())?;
     Ok(())
 }
 

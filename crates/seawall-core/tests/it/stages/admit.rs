@@ -125,7 +125,7 @@ proptest! {
         let before = cells.clone();
         let answers: Vec<LimitAnswer> = limits.iter().zip(&cells).map(|(limit, cell)| limit.check(cell, now, cost)).collect();
         let mut layers: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
-        match layered::take(&mut layers, now, cost) {
+        match layered::take_all(&mut layers, now, cost) {
             Answers::Go { after, shadowed } => {
                 prop_assert_eq!(shadowed, 0);
                 prop_assert!(answers.iter().all(|answer| matches!(answer, LimitAnswer::Go { after: one } if *one <= after)), "one refused");

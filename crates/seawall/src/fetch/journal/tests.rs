@@ -34,7 +34,7 @@ async fn todo(earlier: &mut Earlier, keys: &[u64]) -> Vec<u64> {
     for rows in rows.chunk_by(|a, b| super::super::earlier_runs::block(a.line) == super::super::earlier_runs::block(b.line)) {
         let block = super::super::earlier_runs::block(rows[0].line);
         let mut rows: Vec<Read> = rows.iter().map(|row| Read::Bad(row.clone(), EarlierRow::default())).collect();
-        earlier.sift(block, &mut rows, true).await.unwrap();
+        earlier.filter_block(block, &mut rows, true).await.unwrap();
         left.extend(rows.iter().map(|row| row.place().1));
     }
     left
@@ -158,13 +158,13 @@ async fn the_dead_are_met_again_with_their_letters_until_they_are_done() {
     };
     let (mut journal, mut earlier, _) = open(&store, Again::Dead, None).await;
     let mut met = rows(&[100, 200, 500]);
-    earlier.sift(0, &mut met, true).await.unwrap();
+    earlier.filter_block(0, &mut met, true).await.unwrap();
     assert_eq!((met.len(), met[0].place(), met[0].before().letter), (1, (5, 500), Some(letter)));
     append(&mut journal, done(0, [5])).await;
     drop(journal);
     let (_journal, mut earlier, _) = open(&store, Again::Unfinished, None).await;
     assert!(!earlier.has_dead());
     let mut met = rows(&[100, 500, 600]);
-    earlier.sift(0, &mut met, true).await.unwrap();
+    earlier.filter_block(0, &mut met, true).await.unwrap();
     assert_eq!((met.len(), met[0].before().page.clone()), (1, Some((3, "/n".to_owned()))));
 }

@@ -28,7 +28,7 @@ impl World {
             headers.iter().map(|(name, value)| httparse::Header { name, value: value.as_bytes() }).collect();
         let body = b"grant_type=client_credentials";
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
-        self.upstream.meet(&RequestFacts { method, path, query, headers: &headers, body, ip }, self.now)
+        self.upstream.decide(&RequestFacts { method, path, query, headers: &headers, body, ip }, self.now)
     }
 
     /// The fate of a plain GET, as a word.
