@@ -120,7 +120,7 @@ impl<F: Future> Future for Within<'_, F> {
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        if this.place.stands(this.clock, cx) { Poll::Pending } else { Poll::Ready(None) }
+        if this.place.has_time(this.clock, cx) { Poll::Pending } else { Poll::Ready(None) }
     }
 }
 
@@ -144,7 +144,7 @@ impl std::fmt::Debug for OwnDeadlines<'_> {
 
 impl<'a> DeadlineSlot<'a> {
     /// Returns whether there is time left; otherwise the task is woken at the deadline.
-    fn stands(&mut self, clock: &'a Clock, cx: &mut Context<'_>) -> bool {
+    fn has_time(&mut self, clock: &'a Clock, cx: &mut Context<'_>) -> bool {
         if clock.wakes_its_own() {
             let until = self.until;
             return self.alone.get_or_insert_with(|| OwnDeadlines(Box::pin(clock.sleep_until(until)))).0.as_mut().poll(cx).is_pending();

@@ -17,7 +17,7 @@ impl DrainDeadline {
     }
 
     /// Returns at the announced time; waits forever if none is announced.
-    pub(crate) async fn reached(&self, clock: &Clock) {
+    pub(crate) async fn wait_for_end(&self, clock: &Clock) {
         let mut announced = self.at.subscribe();
         let at = announced.wait_for(Option::is_some).await.ok().and_then(|at| *at);
         match at {

@@ -231,7 +231,7 @@ impl Guarded<'_> {
     }
 
     /// Defers a job; a waiting job holds nothing.
-    fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Deferred {
+    fn defer(&mut self, until: Mono, reason: Reason, at: Now) -> Deferred {
         self.done = true;
         drop(self.place());
         Deferred { until, reason, progress: *self.call.progress(), resends: self.resends, at }
@@ -256,7 +256,7 @@ impl Drop for Guarded<'_> {
         if !self.done {
             let now = self.scene.clock.now();
             let finish = self.cancel(Code::Cancelled, now);
-            self.scene.left(&finish, now);
+            self.scene.record_abandoned(&finish, now);
             drop(self.visit.place(&self.scene.endpoint.state, self.scene.clock));
         }
     }
@@ -311,7 +311,7 @@ async fn run<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, p
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
                 if let Some(fault) = fault.filter(|_| transport.detail().is_none()) {
-                    transport.explain(scene.words(fault, outward));
+                    transport.explain(scene.describe_fault(fault, outward));
                 }
                 if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {
                     return guarded.blamed(blame, now);
@@ -327,7 +327,7 @@ async fn run<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, p
             Action::Wait { until, reason }
                 if request.patient && !matches!(reason, Reason::Paced | Reason::Queued) && !guarded.waits_in_place(until, now.mono) =>
             {
-                return Driven::Aside(guarded.aside(until, reason, now));
+                return Driven::Aside(guarded.defer(until, reason, now));
             }
             Action::Wait { until, reason } => {
                 // Boxed, since most calls never wait and should not carry the size of a timer.
@@ -357,7 +357,7 @@ async fn wait(clock: &Clock, closing: Option<&DrainDeadline>, until: Mono) -> bo
     tokio::select! {
         biased;
         () = clock.sleep_until(until) => false,
-        () = closing.reached(clock) => true,
+        () = closing.wait_for_end(clock) => true,
     }
 }
 
@@ -433,8 +433,8 @@ impl CallContext<'_> {
     }
 
     /// Describes the failure of an attempt without a response.
-    fn words(&self, fault: Fault, attempt: AttemptRequest) -> Masked {
-        Masked::ours(match self.bound(fault, attempt) {
+    fn describe_fault(&self, fault: Fault, attempt: AttemptRequest) -> Masked {
+        Masked::own_words(match self.bound(fault, attempt) {
             Some(Timeout::Attempt) => format!("no response within {} (`timeout.attempt`)", attempt.timeout),
             Some(Timeout::Total) => format!("no response within the {} that were left of the call's deadline", attempt.timeout),
             Some(Timeout::Connect | Timeout::Idle) | None => fault.describe().to_owned(),
@@ -463,7 +463,7 @@ impl CallContext<'_> {
     }
 
     /// Writes the closing record of a call whose caller has gone.
-    fn left(&self, finish: &CallEnd, now: Now) {
+    fn record_abandoned(&self, finish: &CallEnd, now: Now) {
         self.recorder.push(Record::Call(CallRecord {
             at: now.wall,
             call: self.id,

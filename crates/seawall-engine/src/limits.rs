@@ -39,7 +39,7 @@ pub struct LimitSubject<'a> {
 impl<'a> LimitSubject<'a> {
     /// Returns the subject of a call from within this process: a job, or a row of a batch.
     #[must_use]
-    pub fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
+    pub fn internal(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
         Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "", mark: CredentialMark::default() }
     }
 
@@ -259,7 +259,7 @@ impl EndpointLimits {
     }
 
     /// Takes the cost from every layer, or from none.
-    pub fn take(&self, who: &LimitSubject<'_>, names: &EndpointNames, cost: u64, now: Mono) -> (AskAnswer, AdmittedLayers) {
+    pub fn take_all(&self, who: &LimitSubject<'_>, names: &EndpointNames, cost: u64, now: Mono) -> (AskAnswer, AdmittedLayers) {
         let mut taken =
             AdmittedLayers { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take_all(layers, now, cost));
@@ -400,7 +400,7 @@ mod tests {
             LimitLayer::new(&spec("each", LimitKey::Caller, 1)),
         ]);
         let headers = HeaderMap::new();
-        let take = |caller: &str| limits.take(&who(caller, &headers), &names(), 1, Mono(0)).0;
+        let take = |caller: &str| limits.take_all(&who(caller, &headers), &names(), 1, Mono(0)).0;
         let go = AskAnswer::Limited { after: Nanos::ZERO };
         assert_eq!(take("a"), go);
         assert!(matches!(take("a"), AskAnswer::OverLimit { retry_at: Some(_) }), "a has had its share");
@@ -415,7 +415,7 @@ mod tests {
         let (others, limits) = EndpointLimits::new(layers).by_credential();
         assert_eq!((others.layers().len(), limits.layers().len()), (1, 1));
         let headers = HeaderMap::new();
-        let take = |credential| limits.take(&LimitSubject { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
+        let take = |credential| limits.take_all(&LimitSubject { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
         assert_eq!((take("x"), take("y")), (AskAnswer::Limited { after: Nanos::ZERO }, AskAnswer::Limited { after: Nanos::ZERO }));
         assert!(matches!(take("x"), AskAnswer::OverLimit { retry_at: Some(_) }));
     }
@@ -424,16 +424,16 @@ mod tests {
     fn what_is_refunded_can_be_taken_again() {
         let limits = EndpointLimits::new(vec![LimitLayer::new(&spec("all", LimitKey::Global, 1))]);
         let headers = HeaderMap::new();
-        let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+        let (_, taken) = limits.take_all(&who("a", &headers), &names(), 1, Mono(0));
         limits.refund(&taken, 1, Mono(0));
-        assert_eq!(limits.take(&who("a", &headers), &names(), 1, Mono(0)).0, AskAnswer::Limited { after: Nanos::ZERO });
+        assert_eq!(limits.take_all(&who("a", &headers), &names(), 1, Mono(0)).0, AskAnswer::Limited { after: Nanos::ZERO });
     }
 
     #[test]
     fn the_fields_say_what_is_left() {
         let limits = EndpointLimits::new(vec![LimitLayer::new(&spec("qps", LimitKey::Global, 50))]);
         let headers = HeaderMap::new();
-        let (_, taken) = limits.take(&who("a", &headers), &names(), 20, Mono(0));
+        let (_, taken) = limits.take_all(&who("a", &headers), &names(), 20, Mono(0));
         let (policy, limit) = limits.fields(&taken, Mono(0)).unwrap();
         assert_eq!(policy, "\"qps\";q=50;w=1");
         assert!(limit.starts_with("\"qps\";r=30;t="), "{limit}");
@@ -456,7 +456,7 @@ mod tests {
                 let headers = HeaderMap::new();
                 for round in 0..50_000 {
                     let limits = &both[at % 2];
-                    let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(round));
+                    let (_, taken) = limits.take_all(&who("a", &headers), &names(), 1, Mono(round));
                     limits.refund(&taken, 1, Mono(round));
                 }
                 ended.send(at).unwrap();
@@ -472,7 +472,7 @@ mod tests {
     fn shared_limits_keep_the_order_of_each_endpoint() {
         let headers = HeaderMap::new();
         let policies = mirrored().map(|limits| {
-            let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+            let (_, taken) = limits.take_all(&who("a", &headers), &names(), 1, Mono(0));
             limits.fields(&taken, Mono(0)).unwrap().0
         });
         assert_eq!(policies, ["\"x\";q=1000;w=1, \"y\";q=1000;w=1", "\"y\";q=1000;w=1, \"x\";q=1000;w=1"]);
@@ -484,6 +484,6 @@ mod tests {
         let limits = EndpointLimits::new(vec![layer.clone(), layer]);
         let headers = HeaderMap::new();
         let go = AskAnswer::Limited { after: Nanos::ZERO };
-        assert_eq!([0, 1].map(|_| limits.take(&who("a", &headers), &names(), 1, Mono(0)).0), [go, go]);
+        assert_eq!([0, 1].map(|_| limits.take_all(&who("a", &headers), &names(), 1, Mono(0)).0), [go, go]);
     }
 }

@@ -25,7 +25,7 @@ pub struct Masked(String);
 impl Masked {
     /// Wraps text of this program, without any external part.
     #[must_use]
-    pub fn ours(words: impl Into<String>) -> Self {
+    pub fn own_words(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 

@@ -32,12 +32,12 @@ impl PauseCell {
     }
 
     /// Applies a pause reported by Redis.
-    pub(crate) fn hear(&self, until: Mono, now: Mono) {
+    pub(crate) fn follow_redis(&self, until: Mono, now: Mono) {
         self.with(|pause| pause.follow_other(until, RECHECK, now));
     }
 
     /// Applies Redis's report that there is no pause.
-    pub(crate) fn hear_end(&self) {
+    pub(crate) fn follow_redis_end(&self) {
         self.with(PauseState::follow_end);
     }
 

@@ -406,19 +406,19 @@ impl LiveUpstream {
     }
 
     /// Rests or restores a key by hand. All endpoints have the same keys.
-    pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
+    pub async fn force_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
         if let Some(endpoint) = self.endpoints.last() {
-            endpoint.state.hold_key(key, until, clock).await;
+            endpoint.state.force_key(key, until, clock).await;
         }
     }
 
     /// Asks other instances about keys that are not viable here.
-    pub async fn hear_of_keys(&self, clock: &Clock) {
+    pub async fn refresh_keys(&self, clock: &Clock) {
         let now = clock.now();
         let rests = |key| self.state.key_status(key, now).is_some_and(|status| status.dead || status.cooling.is_some());
         let keys = self.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
         if let Some(endpoint) = self.endpoints.last().filter(|_| keys.into_iter().any(|(_, key)| rests(key))) {
-            endpoint.state.hear_of_keys(clock).await;
+            endpoint.state.refresh_keys(clock).await;
         }
     }
 

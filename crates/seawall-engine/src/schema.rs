@@ -45,7 +45,7 @@ impl Schema {
 
 impl Mismatch {
     /// Builds the mismatch of a response that cannot be checked.
-    pub(crate) fn unseen(why: &str) -> Self {
+    pub(crate) fn unreadable(why: &str) -> Self {
         Self::Shape(why.to_owned())
     }
 }

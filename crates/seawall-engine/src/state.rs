@@ -213,7 +213,7 @@ impl EndpointState {
     }
 
     /// Rests a key until then or restores it, by hand and on every instance.
-    pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
+    pub async fn force_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
         match (&self.link, until) {
             (Some(link), Some(until)) => link.keys.cool(key, until, clock).await,
             (Some(link), None) => link.keys.restore(key, clock).await,
@@ -223,9 +223,9 @@ impl EndpointState {
     }
 
     /// Asks other instances for the state of keys, if it is shared.
-    pub(crate) async fn hear_of_keys(&self, clock: &Clock) {
+    pub(crate) async fn refresh_keys(&self, clock: &Clock) {
         if let Some(link) = &self.link {
-            link.keys.hear(clock).await;
+            link.keys.refresh(clock).await;
         }
     }
 
@@ -244,7 +244,7 @@ impl EndpointState {
                 return (AskAnswer::Settled { funding }, change);
             }
             Ask::Limits => {
-                let (answer, taken) = self.limits.take(who, &self.names, self.cost, now.mono);
+                let (answer, taken) = self.limits.take_all(who, &self.names, self.cost, now.mono);
                 visit.taken = Some(taken);
                 answer
             }
@@ -338,7 +338,7 @@ impl EndpointState {
         let now = clock.now();
         let answer = match ask {
             Ask::Limits => {
-                let (answer, took) = link.limits.take(who, clock).await;
+                let (answer, took) = link.limits.take_all(who, clock).await;
                 visit.took = Some(took);
                 answer
             }
@@ -370,7 +370,7 @@ impl EndpointState {
         let search = |keys: &mut KeyPool| loop {
             let answer = keys.lease(now, passed.tried, request);
             let lease::LeaseAnswer::Leased(lease) = answer else { break passed.conclude(answer) };
-            let (answered, taken) = self.key_limits.take(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
+            let (answered, taken) = self.key_limits.take_all(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
             let Some(wait) = room_after(answered, now.mono) else {
                 visit.key_taken = Some(taken);
                 break answer;
@@ -402,7 +402,7 @@ impl EndpointState {
                 AskAnswer::Dead { wait } => return Some(passed.conclude(lease::LeaseAnswer::Dead { wait })).into(),
                 answer => return answer,
             };
-            let (answered, took) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;
+            let (answered, took) = link.key_limits.take_all(&self.with_credential(who, lease.key), clock).await;
             let Some(wait) = room_after(answered, clock.now().mono) else {
                 visit.key_took = Some(took);
                 return AskAnswer::Key(lease);
@@ -494,7 +494,7 @@ impl EndpointState {
         } else if let Some((scope, until)) = settle.pause {
             let pause = if scope == Scope::Upstream { &self.upstream.pause } else { &self.pause };
             // A shared pause is kept by Redis, and ours only follows it.
-            if self.link.is_some() { pause.hear(until, now.mono) } else { pause.extend(until, now.mono) }
+            if self.link.is_some() { pause.follow_redis(until, now.mono) } else { pause.extend(until, now.mono) }
         }
         if self.link.is_none() {
             self.end_pauses(settle, now.mono);

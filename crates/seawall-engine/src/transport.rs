@@ -284,7 +284,7 @@ impl<'a> HttpTransport<'a> {
                 None => match pool.connect_new(id, base, connector, connect).await {
                     Ok(line) => line,
                     Err(error) => {
-                        self.detail = error.detail.map(Masked::ours);
+                        self.detail = error.detail.map(Masked::own_words);
                         return Err(error.fault);
                     }
                 },
@@ -520,12 +520,12 @@ fn is_stream(headers: &HeaderMap) -> bool {
 /// Returns the whole body if it matches the schema.
 async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Arriving) -> Result<Result<Bytes, Mismatch>, Fault> {
     if headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Ok(Err(Mismatch::unseen("it is compressed although it was asked not to be")));
+        return Ok(Err(Mismatch::unreadable("it is compressed although it was asked not to be")));
     }
     let most = usize::try_from(schema.most).unwrap_or(usize::MAX);
     let body = read_up_to(incoming, most.saturating_add(1)).await?;
     if body.len() > most {
-        return Ok(Err(Mismatch::unseen("it is larger than `max_body`")));
+        return Ok(Err(Mismatch::unreadable("it is larger than `max_body`")));
     }
     Ok(schema.check(&body).map(|()| body))
 }

@@ -165,7 +165,7 @@ impl Surroundings for Environment {
 ///
 /// # Errors
 /// When one of its references cannot be used.
-pub fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, UnusableConfig> {
+pub fn activate(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, UnusableConfig> {
     let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
     Live::new(config, around, before)
 }

@@ -66,7 +66,7 @@ impl ConnectionLimit {
         self.taken() >= self.most - self.most / 10
     }
 
-    pub(crate) fn turned_away(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
 
@@ -85,7 +85,7 @@ impl ConnectionLimit {
 
     /// Refuses a connection without reading its request. A TLS caller gets no response, since a handshake costs more than a place would.
     /// `now` is set for plain connections, and `endpoint` selects the error format.
-    pub(crate) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
+    pub(crate) fn refuse(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(now) = now else { return };
         let Some(seat) = self.sit(|seats| &seats.leaving, self.max_leaving) else { return };

@@ -75,7 +75,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Returns whether a header of this name is relayed: the names that `Connection` lists are not.
-pub(crate) fn goes_on(headers: &HeaderMap, marks: HeaderMarks, name: &HeaderName) -> bool {
+pub(crate) fn is_forwarded(headers: &HeaderMap, marks: HeaderMarks, name: &HeaderName) -> bool {
     !marks.has(HeaderMarks::HOP) || !nominated(headers).contains(name)
 }
 
@@ -122,15 +122,15 @@ impl<'a> OwnHeaders<'a> {
 
     fn has(&self, name: &str) -> bool {
         let injected = self.credentials.is_some_and(|own| {
-            disguises(name, AUTHORIZATION.as_str()) || own.header().is_some_and(|header| disguises(name, header.as_str()))
+            reads_as(name, AUTHORIZATION.as_str()) || own.header().is_some_and(|header| reads_as(name, header.as_str()))
         });
         let told = || !self.forwards && says_where_from(name);
-        injected || self.deadline.is_some_and(|deadline| disguises(name, deadline)) || is_ours(name) || told()
+        injected || self.deadline.is_some_and(|deadline| reads_as(name, deadline)) || is_ours(name) || told()
     }
 }
 
 /// Removes the request headers that the upstream must not see. Our own headers and the caller's credentials for us are removed.
-pub(crate) fn outward(headers: &mut HeaderMap, marks: HeaderMarks, ours: OwnHeaders<'_>, version: Version) {
+pub(crate) fn to_upstream(headers: &mut HeaderMap, marks: HeaderMarks, ours: OwnHeaders<'_>, version: Version) {
     let trailers = marks.has(HeaderMarks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
     if marks.has(HeaderMarks::HOP) {
         strip_hop_by_hop(headers);
@@ -181,7 +181,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// Returns whether a server that reads `_`, `.` and the like as `-` takes the names for the same.
-fn disguises(name: &str, as_name: &str) -> bool {
+fn reads_as(name: &str, as_name: &str) -> bool {
     let plain = |b: u8| if b.is_ascii_alphanumeric() { b.to_ascii_lowercase() } else { b'-' };
     name.len() == as_name.len() && name.bytes().map(plain).eq(as_name.bytes().map(plain))
 }
@@ -200,7 +200,7 @@ fn says_where_from(name: &str) -> bool {
         ["forwarded", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-cluster-client-ip", "x-original-forwarded-for"];
     // Fast path: most names begin with none of these letters.
     matches!(name.as_bytes().first(), Some(b'x' | b'X' | b'f' | b'F' | b't' | b'T' | b'c' | b'C'))
-        && (name.get(..PREFIX.len()).is_some_and(|start| disguises(start, PREFIX)) || NAMES.iter().any(|known| disguises(name, known)))
+        && (name.get(..PREFIX.len()).is_some_and(|start| reads_as(start, PREFIX)) || NAMES.iter().any(|known| reads_as(name, known)))
 }
 
 /// Returns whether a response header is relayed unchanged, by its name in any case. Links may have to be rewritten.
@@ -218,7 +218,7 @@ pub(crate) fn passes(name: &[u8]) -> bool {
 }
 
 /// Removes the response headers that the caller must not see, and adds `Via`.
-pub(crate) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
+pub(crate) fn to_caller(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
     relayed(headers);
     headers.append(VIA, pseudonym.value(version).clone());
 }
@@ -239,7 +239,7 @@ pub(crate) fn relayed(headers: &mut HeaderMap) {
 }
 
 /// Returns a response's headers in stored form, with `Via`.
-pub(crate) fn kept(
+pub(crate) fn to_store(
     mut headers: HeaderMap,
     verbatim: Option<&RawResponseHeaders>,
     version: Version,
@@ -329,12 +329,12 @@ mod tests {
         let told = headers.clone();
         let marks = HeaderMarks::of(&headers);
         let name = Pseudonym::new("seawall-1");
-        outward(&mut headers, marks, OwnHeaders { name: Some(&name), ..OwnHeaders::default() }, Version::HTTP_11);
+        to_upstream(&mut headers, marks, OwnHeaders { name: Some(&name), ..OwnHeaders::default() }, Version::HTTP_11);
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");
         let mut shown = told;
-        outward(&mut shown, marks, OwnHeaders { forwards: true, ..OwnHeaders::default() }, Version::HTTP_11);
+        to_upstream(&mut shown, marks, OwnHeaders { forwards: true, ..OwnHeaders::default() }, Version::HTTP_11);
         assert_eq!((shown.len(), &shown["x-forwarded-for"]), (6, &HeaderValue::from_static("1.2.3.4")), "where the upstream is trusted");
         assert!(is_loop(&headers, &Pseudonym::new("seawall-1")) && !is_loop(&headers, &Pseudonym::new("seawall-2")));
     }

@@ -60,7 +60,7 @@ impl Cause {
             class: Class::Ambiguous,
             reason: POISON.to_owned(),
             code: POISON.to_owned(),
-            detail: Masked::ours(format!("{crashes} workers in a row ended while they had this job; each may have sent it")),
+            detail: Masked::own_words(format!("{crashes} workers in a row ended while they had this job; each may have sent it")),
         }
     }
 
@@ -75,7 +75,7 @@ impl Cause {
             class: Class::Permanent,
             reason: Reason::TurnedAway.as_str().to_owned(),
             code: Code::NoUpstream.as_str().to_owned(),
-            detail: Masked::ours(format!("no upstream named `{name}` is configured")),
+            detail: Masked::own_words(format!("no upstream named `{name}` is configured")),
         }
     }
 
@@ -184,7 +184,7 @@ pub fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &M
 
 /// Describes the failure of an attempt without a response.
 pub fn fault_words(fault: Option<Fault>) -> Masked {
-    fault.map(|fault| Masked::ours(fault.describe())).unwrap_or_default()
+    fault.map(|fault| Masked::own_words(fault.describe())).unwrap_or_default()
 }
 
 /// Returns the status of the last attempt, if there was one.
@@ -304,7 +304,7 @@ pub fn has_unknown(history: &[Attempted]) -> bool {
 pub fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
     let attempt = job.progress.attempts.saturating_add(1);
     let words = format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed");
-    Cause::outcome_unknown(Masked::ours(words))
+    Cause::outcome_unknown(Masked::own_words(words))
 }
 
 /// Describes a request that may have been started while a rule let it be repeated.
@@ -313,7 +313,7 @@ pub fn begun_by_rule(job: &Job) -> Cause {
     let words = format!(
         "attempt {attempt} may have been begun while a rule let it be repeated, which does not hold any more; the request may have been executed"
     );
-    Cause::outcome_unknown(Masked::ours(words))
+    Cause::outcome_unknown(Masked::own_words(words))
 }
 
 /// Returns whether the secrets of a job's request may be erased at its end. They stay if the result repeats one: its caller may see the

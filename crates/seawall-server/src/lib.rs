@@ -149,7 +149,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         pseudonym: headers::Pseudonym::new(&format!("seawall-{}", instance())),
         file,
         head_timeout,
-        seats: Arc::new(connection_limit::ConnectionLimit::new(connections, open_files::farewells())),
+        seats: Arc::new(connection_limit::ConnectionLimit::new(connections, open_files::refusals_in_flight())),
         ports,
         reloads: reload::ReloadStatus::default(),
         draining: AtomicBool::new(false),
@@ -165,12 +165,12 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     let (phase, phases) = watch::channel(DrainPhase::Serving);
     let writer = {
         let shared = Arc::clone(&shared);
-        spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.look(records, &shared)))?
+        spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.observe(records, &shared)))?
     };
     if let Some(store) = shared.live.load().shared.clone() {
         let shared = Arc::clone(&shared);
         // Not joined: the thread only maintains state that other processes share.
-        drop(spawn("shared", move || shared_state::look_after(&store, &shared))?);
+        drop(spawn("shared", move || shared_state::supervise(&store, &shared))?);
     }
     let mut workers = Vec::new();
     shared.ports.switch(&shared.live.load().config, new_ports);

@@ -58,7 +58,7 @@ fn admin(allowed: usize) -> usize {
 }
 
 /// Returns the maximum of refused callers that are sent a response at one time. Each holds a descriptor until it has read it.
-pub fn farewells() -> usize {
+pub fn refusals_in_flight() -> usize {
     farewell(allowed())
 }
 

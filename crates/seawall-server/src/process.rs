@@ -8,7 +8,7 @@ use crate::open_files;
 use crate::reload::{reload, restart, within_time};
 use crate::saved_observations as saved;
 use crate::snapshot;
-use crate::threads::aside;
+use crate::threads::run_on_thread;
 use crate::{DrainPhase, ServerState};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
@@ -69,7 +69,7 @@ impl Control {
     /// # Errors
     /// Those of `load`, or that it takes too long.
     pub fn load<T: Send + 'static>(&mut self, load: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<Option<T>> {
-        self.unless_stopped(async { within_time(aside("load", load)).await })
+        self.unless_stopped(async { within_time(run_on_thread("load", load)).await })
     }
 
     /// Runs a slow function on a thread of its own. Returns `None` if a signal says stop meanwhile.
@@ -77,7 +77,7 @@ impl Control {
     /// # Errors
     /// Those of `start`.
     pub fn start<T: Send + 'static>(&mut self, start: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<Option<T>> {
-        self.unless_stopped(aside("start", start))
+        self.unless_stopped(run_on_thread("start", start))
     }
 
     fn unless_stopped<T>(&mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Option<T>> {
@@ -111,7 +111,7 @@ pub(crate) fn run(
         tokio::select! {
             never = &mut server => match never {},
             () = until_stopped(shared, &mut signals) => {}
-            () = jobs::keep_up(shared) => {}
+            () = jobs::run(shared) => {}
             () = saved::run(shared) => {}
             () = snapshot::run(shared) => {}
             () = notify::run(shared) => {}
@@ -154,8 +154,9 @@ pub(crate) fn recall(shared: &Arc<ServerState>) -> anyhow::Result<()> {
 pub(crate) fn keep_last(shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // Each has its own time limit, so that a failure of one does not prevent the other.
-    let (known, seen) = runtime.block_on(async { tokio::join!(within(snapshot::last(shared)), within(saved::last(shared))) });
-    if let Err(why) = runtime.block_on(within(shared.desk.store.close())) {
+    let (known, seen) =
+        runtime.block_on(async { tokio::join!(within_time_limit(snapshot::last(shared)), within_time_limit(saved::last(shared))) });
+    if let Err(why) = runtime.block_on(within_time_limit(shared.desk.store.close())) {
         shared.host.note(&format!("warning: the store's log is not folded into its file: {why}"));
     }
     let lost = [("the last second of what is known of breakers and keys", known), ("the last minute of roll-ups", seen)];
@@ -167,7 +168,7 @@ pub(crate) fn keep_last(shared: &ServerState) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn within(written: impl Future<Output = Result<(), seawall_store::Error>>) -> Result<(), String> {
+async fn within_time_limit(written: impl Future<Output = Result<(), seawall_store::Error>>) -> Result<(), String> {
     match tokio::time::timeout(KEEPING, written).await {
         Ok(written) => written.map_err(|error| error.to_string()),
         Err(_) => Err("the store does not answer".to_owned()),
@@ -183,7 +184,7 @@ async fn until_stopped(shared: &Arc<ServerState>, signals: &mut Signals) {
             _ = signals.hangup.recv() => {
                 let shared = Arc::clone(shared);
                 // A task of its own, so that other signals are handled meanwhile.
-                tokio::spawn(async move { tell(&*shared.host, &reload(&shared).await) });
+                tokio::spawn(async move { print_reload(&*shared.host, &reload(&shared).await) });
             }
             _ = second.tick() => shared.clock.follow(),
         }
@@ -208,7 +209,7 @@ async fn wait_for_drain(phase: &watch::Sender<DrainPhase>, drain: Nanos, signals
     exit
 }
 
-fn tell(terminal: &dyn Host, result: &anyhow::Result<Vec<&str>>) {
+fn print_reload(terminal: &dyn Host, result: &anyhow::Result<Vec<&str>>) {
     match result {
         Ok(needs_restart) => {
             terminal.note("configuration reloaded");

@@ -4,7 +4,7 @@ use crate::ServerState;
 use crate::configuration::{self, Unreadable};
 use crate::listener::NewPorts;
 use crate::observe::{OperatorEvent, Severity};
-use crate::threads::aside;
+use crate::threads::run_on_thread;
 use arc_swap::ArcSwap;
 use seawall_core::config::{Config, Invalid, masked};
 use seawall_core::lint::{self, Warning};
@@ -51,7 +51,7 @@ pub(crate) async fn within_time<T>(reading: impl Future<Output = anyhow::Result<
 }
 
 /// Reads configuration files in a running process: on a thread of its own, one read at a time, with a time limit.
-async fn read_aside<T: Send + 'static>(
+async fn read_on_thread<T: Send + 'static>(
     shared: &Arc<ServerState>,
     read: impl FnOnce(&ServerState) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
@@ -59,7 +59,7 @@ async fn read_aside<T: Send + 'static>(
     within_time(async move {
         // A thread that hangs keeps the lock, so that at most one thread hangs.
         let turn = Arc::clone(&own.reloads.turn).lock_owned().await;
-        aside("reload", move || {
+        run_on_thread("reload", move || {
             let done = read(&own);
             drop(turn);
             done
@@ -81,31 +81,31 @@ pub(crate) struct PreparedReload {
 
 /// Reads and checks the file without applying it.
 pub(crate) async fn prepare(shared: &Arc<ServerState>) -> anyhow::Result<PreparedReload> {
-    read_aside(shared, prepare_here).await
+    read_on_thread(shared, prepare_here).await
 }
 
 fn prepare_here(shared: &ServerState) -> anyhow::Result<PreparedReload> {
     let mut config = configuration::load(&shared.file)?;
     let needs_restart = config.stay_until_restart(&shared.live.load().config);
     shared.eyes.add_named(&mut config);
-    let live = put_to_work(shared, config)?;
+    let live = activate(shared, config)?;
     let ports = shared.ports.prepare(&live.config)?;
     Ok(PreparedReload { live, ports, needs_restart })
 }
 
 /// Builds the configuration in force with the operators' current endpoint rules.
 pub(crate) async fn renamed(shared: &Arc<ServerState>) -> anyhow::Result<Live> {
-    read_aside(shared, |shared| {
+    read_on_thread(shared, |shared| {
         let mut config = shared.live.load().config.clone();
         shared.eyes.add_named(&mut config);
-        put_to_work(shared, config)
+        activate(shared, config)
     })
     .await
 }
 
 /// Returns the warnings about the configuration in force, and its file with possible secrets masked.
 pub(crate) async fn described(shared: &Arc<ServerState>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
-    read_aside(shared, |shared| {
+    read_on_thread(shared, |shared| {
         let warnings = lint::warnings(&shared.live.load().config, &shared.around);
         // The file may have changed since, and may have been refused for a plain-text secret. An unreadable file has no text.
         let toml = configuration::read(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
@@ -127,12 +127,12 @@ pub(crate) async fn calculate(shared: &Arc<ServerState>) {
         Ok(())
     };
     // If no thread can be started, the request for the figures simulates them itself.
-    drop(aside("figures", simulate).await);
+    drop(run_on_thread("figures", simulate).await);
 }
 
-fn put_to_work(shared: &ServerState, config: Config) -> anyhow::Result<Live> {
+fn activate(shared: &ServerState, config: Config) -> anyhow::Result<Live> {
     let before = shared.live.load();
-    Ok(configuration::put_to_work(config, &shared.around, Some((&before, shared.clock.now())))?)
+    Ok(configuration::activate(config, &shared.around, Some((&before, shared.clock.now())))?)
 }
 
 /// Checks the file and swaps it in; an invalid file changes nothing. Returns the keys that only a restart applies.
@@ -185,7 +185,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_file_that_does_not_answer_is_given_up_on() {
         let (_never, blocked) = std::sync::mpsc::channel::<()>();
-        let hung = aside("load", move || Ok(blocked.recv()?));
+        let hung = run_on_thread("load", move || Ok(blocked.recv()?));
         let error = within_time(hung).await.unwrap_err();
         assert_eq!(error.to_string(), "cannot read the configuration: it did not answer within 10 s");
     }

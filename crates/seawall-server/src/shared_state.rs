@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use seawall_engine::shared::{News, RedisStore};
 
 /// Maintains the connection to shared state, on a thread and a runtime of its own.
-pub(crate) fn look_after(store: &RedisStore, shared: &ServerState) -> anyhow::Result<()> {
+pub(crate) fn supervise(store: &RedisStore, shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let terminal = &shared.host;
     let (bus, now) = (&shared.eyes.bus, || shared.clock.now().wall);

@@ -23,7 +23,7 @@ pub(crate) async fn run(shared: &ServerState) {
             shared.eyes.bus.clear(shared_state::back(), shared.clock.now().wall);
         }
         if live.shared.is_some() {
-            futures_util::future::join_all(live.upstreams.iter().map(|upstream| upstream.hear_of_keys(&shared.clock))).await;
+            futures_util::future::join_all(live.upstreams.iter().map(|upstream| upstream.refresh_keys(&shared.clock))).await;
             continue;
         }
         let known = Memory::of(&live, shared.clock.now());

@@ -14,7 +14,10 @@ pub(crate) fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Se
 }
 
 /// Runs a blocking function on a thread of its own, so that a disk that hangs delays neither other work nor the end of the process.
-pub(crate) async fn aside<T: Send + 'static>(name: &str, work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+pub(crate) async fn run_on_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
     let (sender, done) = tokio::sync::oneshot::channel();
     // The receiver is gone if the time limit has passed.
     drop(spawn(name, move || drop(sender.send(work())))?);

@@ -74,7 +74,7 @@ macro_rules! look {
     ($self:ident, $function:path $(, $argument:ident)*) => {
         match $self {
             Self::Sqlite(SqliteStore(backend)) => backend.read(move |look| at_once($function(look $(, &$argument)*))).await,
-            Self::Postgres(PostgresStore(backend)) => $function(&mut backend.look().await? $(, &$argument)*).await,
+            Self::Postgres(PostgresStore(backend)) => $function(&mut backend.read_transaction().await? $(, &$argument)*).await,
         }
     };
 }
@@ -162,10 +162,10 @@ impl Store {
 
     /// Returns whether the backend is reachable, as far as known without a request.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
+    pub fn is_responsive(&self) -> bool {
         match self {
             Self::Sqlite(_) => true,
-            Self::Postgres(PostgresStore(backend)) => backend.is_heard(),
+            Self::Postgres(PostgresStore(backend)) => backend.is_responsive(),
         }
     }
 

@@ -9,7 +9,7 @@ use seawall_engine::entropy;
 use seawall_engine::runtime::{Around, Live, UnusableConfig};
 use seawall_engine::secret::Secret;
 use seawall_server::Host;
-use seawall_server::configuration::{self, Environment, put_to_work, shown_store};
+use seawall_server::configuration::{self, Environment, activate, shown_store};
 use seawall_store::Store;
 use seawall_store::location::Location;
 use std::env;
@@ -120,7 +120,7 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
     if !missing.is_empty() {
         return Err(CommandError::config(missing.join("\n")).hint(SET_IT).into());
     }
-    put_to_work(config, vault, None).map_err(|unusable| refusal(&unusable))
+    activate(config, vault, None).map_err(|unusable| refusal(&unusable))
 }
 
 fn refusal(unusable: &UnusableConfig) -> anyhow::Error {

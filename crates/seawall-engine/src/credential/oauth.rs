@@ -148,7 +148,7 @@ impl Tokens {
                             }
                             cell.renewed = Some(now);
                         }
-                        self.depart(&mut cell, sending)
+                        self.start_refresh(&mut cell, sending)
                     }
                 }
             };
@@ -158,7 +158,7 @@ impl Tokens {
     }
 
     /// Starts the one token request that all calls wait for. It is a separate task, because the call that needed it first may be dropped.
-    fn depart(self: &Arc<Self>, cell: &mut OauthCell, sending: &Sending) -> watch::Receiver<()> {
+    fn start_refresh(self: &Arc<Self>, cell: &mut OauthCell, sending: &Sending) -> watch::Receiver<()> {
         let (done, flight) = watch::channel(());
         cell.flight = Some(flight.clone());
         let refresh = cell.refresh.clone();
@@ -166,7 +166,7 @@ impl Tokens {
         tokio::task::spawn_local(async move {
             let asked = tokio::time::timeout(TOTAL, tokens.fetch(&sending, refresh.as_ref())).await;
             let result = asked.unwrap_or_else(|_| Err(tokens.unavailable("did not answer in time")));
-            tokens.landed(result, sending.clock.now().mono);
+            tokens.finish_refresh(result, sending.clock.now().mono);
             drop(done);
         });
         flight
@@ -189,7 +189,7 @@ impl Tokens {
         }
     }
 
-    fn landed(&self, result: Result<Value, Denied>, now: Mono) {
+    fn finish_refresh(&self, result: Result<Value, Denied>, now: Mono) {
         let mut cell = self.cell.lock();
         cell.flight = None;
         let turn = cell.turn + 1;
@@ -311,14 +311,14 @@ impl Tokens {
     /// method, and the upstream is not blamed.
     pub(crate) fn unavailable(&self, why: &str) -> Denied {
         let host = &self.spec.token_url.host;
-        Denied { why: Masked::ours(format!("the token provider {host} {why}")), fault: Fault::UNRELATED }
+        Denied { why: Masked::own_words(format!("the token provider {host} {why}")), fault: Fault::UNRELATED }
     }
 
     /// Returns the provider's message, shortened and masked.
     fn masked(&self, text: &str) -> Masked {
         let mut mask = Mask::default();
         self.hide(&mut mask);
-        Masked::ours(mask.words(text.as_bytes()).as_str().chars().take(MAX_WORDS).collect::<String>())
+        Masked::own_words(mask.words(text.as_bytes()).as_str().chars().take(MAX_WORDS).collect::<String>())
     }
 }
 
@@ -340,9 +340,9 @@ fn is_refusal(status: u16, answer: &Value) -> bool {
 }
 
 fn denied(why: &str) -> Denied {
-    Denied { why: Masked::ours(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
+    Denied { why: Masked::own_words(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
 }
 
 fn untrusted(why: &str) -> Denied {
-    Denied { why: Masked::ours(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
+    Denied { why: Masked::own_words(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
 }

@@ -38,7 +38,7 @@ impl UploadTimeout {
     }
 
     /// Notes the progress of the body. Returns the fault if the request has exceeded its time.
-    fn look(&mut self, moved: u64, is_whole: bool, now: Mono) -> Option<Fault> {
+    fn check_progress(&mut self, moved: u64, is_whole: bool, now: Mono) -> Option<Fault> {
         if moved > self.moved {
             (self.moved, self.moved_at) = (moved, now);
         }
@@ -84,7 +84,7 @@ pub(crate) async fn send<T: Transport>(
                 return Uploaded { result, whole_since };
             }
             looked_at = clock.now().mono;
-            if let Some(fault) = pace.look(feed.moved(), feed.is_whole(), looked_at) {
+            if let Some(fault) = pace.check_progress(feed.moved(), feed.is_whole(), looked_at) {
                 break fault;
             }
         }
@@ -115,7 +115,7 @@ mod tests {
         (1..100).find_map(|second| {
             moved += moves.get(second - 1).copied().unwrap_or(0);
             let now = start + Nanos::from_secs(u64::try_from(second).unwrap());
-            pace.look(moved, is_whole && second >= moves.len(), now).map(|fault| (second, fault))
+            pace.check_progress(moved, is_whole && second >= moves.len(), now).map(|fault| (second, fault))
         })
     }
 

@@ -162,7 +162,7 @@ impl Driver {
                     return DriverStep::Ask(Box::pin(ask_elsewhere(policy, ask, caller, visit)));
                 }
                 Action::Ask(ask) => {
-                    let who = who(shared, self.subject.caller.as_deref());
+                    let who = limit_subject(shared, self.subject.caller.as_deref());
                     let (answer, change) = shared.endpoint.state.answer(&ask, &who, &mut self.visit, self.now);
                     if let Some(change) = change {
                         shared.reporter.breaker(change, self.now.wall);
@@ -228,7 +228,7 @@ impl Drop for Driver {
 /// Asks state that is shared with other processes.
 async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut visit: Visit) -> (AskAnswer, Option<PhaseChange>, Visit) {
     let shared = &*policy.0;
-    let who = who(shared, caller.as_deref());
+    let who = limit_subject(shared, caller.as_deref());
     let (answer, change) = match shared.endpoint.state.link() {
         Some(link) => shared.endpoint.state.answer_shared(link, ask, &who, &mut visit, &shared.clock).await,
         None => shared.endpoint.state.answer(&ask, &who, &mut visit, shared.clock.now()),
@@ -236,7 +236,7 @@ async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut v
     (answer, change, visit)
 }
 
-fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> LimitSubject<'a> {
+fn limit_subject<'a>(shared: &'a Shared, caller: Option<&'a str>) -> LimitSubject<'a> {
     LimitSubject {
         ip: NOBODY,
         caller: caller.unwrap_or(""),

@@ -437,7 +437,7 @@ impl Policies {
         let around = Around { vault: &|_| Ok(Secret::new("-")), files: &files };
         let live = Live::new(config, around, None)?;
         let clock = Clock::start();
-        let runtime = live.shared.as_ref().map(|store| sharing::keep_up(store, &clock)).transpose()?;
+        let runtime = live.shared.as_ref().map(|store| sharing::start_supervisor(store, &clock)).transpose()?;
         Ok(Self { live, clock, runtime })
     }
 

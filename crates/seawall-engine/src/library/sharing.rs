@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Handle};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread. Its runtime also serves callers that have none.
-pub(super) fn keep_up(store: &Arc<RedisStore>, clock: &Clock) -> std::io::Result<Handle> {
+pub(super) fn start_supervisor(store: &Arc<RedisStore>, clock: &Clock) -> std::io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (handle, store, clock) = (runtime.handle().clone(), Arc::clone(store), clock.clone());
     std::thread::Builder::new().name("seawall-shared".to_owned()).spawn(move || {

@@ -49,7 +49,7 @@ impl Stamp {
     }
 
     /// Returns the members that describe the call.
-    fn about(&mut self, call: CallId, names: &Arc<EndpointNames>, caller: &Arc<str>) -> &[u8] {
+    fn write_call_members(&mut self, call: CallId, names: &Arc<EndpointNames>, caller: &Arc<str>) -> &[u8] {
         let is_known = self.of.as_ref().is_some_and(|(last, by)| Arc::ptr_eq(last, names) && Arc::ptr_eq(by, caller));
         if !is_known {
             self.about.clear();
@@ -81,7 +81,7 @@ pub fn json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &Record) {
 fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     let attempt = &record.attempt;
     head(out, stamp.begin(record.at), b"attempt\"");
-    out.extend_from_slice(stamp.about(record.call, &record.names, &record.caller));
+    out.extend_from_slice(stamp.write_call_members(record.call, &record.names, &record.caller));
     number(out, b",\"attempt\":", attempt.number);
     out.extend_from_slice(b",\"status\":\"");
     status(out, attempt.status);
@@ -134,7 +134,7 @@ pub(crate) fn request_members(method: &Method, route: &str, path: &str) -> Vec<u
 
 fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
     head(out, stamp.begin(record.at), b"call\"");
-    out.extend_from_slice(stamp.about(record.call, &record.names, &record.caller));
+    out.extend_from_slice(stamp.write_call_members(record.call, &record.names, &record.caller));
     number(out, b",\"attempts\":", record.attempts);
     word(out, b",\"outcome\":\"", record.outcome);
     millis(out, b",\"elapsed_ms\":", record.elapsed);

@@ -88,7 +88,7 @@ impl RedisBreaker {
         match (reply.first(), number(&reply, 1)) {
             (Some(&(GO | PROBE)), _) => {
                 if let_through {
-                    self.pauses.iter().for_each(|pause| pause.hear_end());
+                    self.pauses.iter().for_each(|pause| pause.follow_redis_end());
                 }
                 let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
                 AskAnswer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
@@ -96,7 +96,7 @@ impl RedisBreaker {
             (Some(&REFUSED), wait) => AskAnswer::Open { retry_at: Some(met.mono + nanos(wait)) },
             (Some(&PAUSED), wait) => {
                 let until = met.mono + nanos(wait);
-                self.pauses[0].hear(until, met.mono);
+                self.pauses[0].follow_redis(until, met.mono);
                 AskAnswer::Paused { until, own: false }
             }
             (Some(&RAMP), _) => AskAnswer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
@@ -158,7 +158,7 @@ impl RedisBreaker {
     async fn run(&self, script: &redis::Script, keys: &[&str], arguments: Arguments, clock: &Clock) -> Option<Vec<i64>> {
         let arguments = script_arrays::of_guard(&self.guard, ticks).into_iter().fold(arguments, Arguments::number);
         let seed = || {
-            let met = self.store.meeting(clock);
+            let met = self.store.script_clock(clock);
             let data = self.copy.lock().export();
             let worth = data.generation > 0;
             let data = data.on(|at| met.ticks(at), |span| span / script_arrays::TICK);
@@ -169,7 +169,7 @@ impl RedisBreaker {
 
     /// Applies the state in a script's reply; it is empty if the copy is current.
     fn learn(&self, reply: &[i64], ticks: u64, clock: &Clock) -> Meeting {
-        let met = self.store.met(ticks, clock);
+        let met = self.store.script_clock_at(ticks, clock);
         if let Some(data) = script_arrays::breaker(reply.get(5..).unwrap_or_default()) {
             if data.phase != PhaseData::Closed {
                 self.closed_at.store(0, Ordering::Relaxed);

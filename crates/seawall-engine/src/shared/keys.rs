@@ -67,33 +67,33 @@ impl SharedKeys {
             KeyReport::Cool { group: true, until } => (6, ticks(left(until, now))),
             KeyReport::Throttle { group, until } => (9 + u64::from(group), ticks(until.since(now.mono))),
         };
-        if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), detail], clock).await {
+        if !self.send_report([what, u64::from(lease.key), u64::from(lease.probe), detail], clock).await {
             self.copy.with_keys(|pool| settle.report_to_keys(pool, now.mono));
         }
     }
 
     /// Rests a key by hand, on every instance; only locally if Redis does not reply.
     pub(crate) async fn cool(&self, key: u16, until: Until, clock: &Clock) {
-        if !self.tell([7, u64::from(key), 0, ticks(left(until, clock.now()))], clock).await {
+        if !self.send_report([7, u64::from(key), 0, ticks(left(until, clock.now()))], clock).await {
             self.copy.cool_key(key, until);
         }
     }
 
     /// Restores a key by hand, on every instance; only locally if Redis does not reply.
     pub(crate) async fn restore(&self, key: u16, clock: &Clock) {
-        if !self.tell([8, u64::from(key), 0, 0], clock).await {
+        if !self.send_report([8, u64::from(key), 0, 0], clock).await {
             self.copy.restore_key(key);
         }
     }
 
     /// Refreshes the copy. Otherwise an instance that sends nothing would keep a rest that an operator has ended, and would offer it to an
     /// empty Redis after a restart.
-    pub(crate) async fn hear(&self, clock: &Clock) {
-        self.tell([0; 4], clock).await;
+    pub(crate) async fn refresh(&self, clock: &Clock) {
+        self.send_report([0; 4], clock).await;
     }
 
     /// Sends a report and applies the reply. Returns whether Redis replied.
-    async fn tell(&self, numbers: [u64; 4], clock: &Clock) -> bool {
+    async fn send_report(&self, numbers: [u64; 4], clock: &Clock) -> bool {
         let told = |arguments: Arguments| numbers.into_iter().fold(arguments, Arguments::number);
         let Some(reply) = self.run(&scripts::KEY_REPORT, told, clock).await else { return false };
         self.learn(reply.get(1..), number(&reply, 0), clock);
@@ -103,7 +103,7 @@ impl SharedKeys {
     async fn run(&self, script: &redis::Script, ask: impl FnOnce(Arguments) -> Arguments, clock: &Clock) -> Option<Vec<i64>> {
         let arguments = ask(Arguments::default().number(0).numbers(self.policy.iter().copied()));
         let seed = || {
-            let (met, now) = (self.store.meeting(clock), clock.now());
+            let (met, now) = (self.store.script_clock(clock), clock.now());
             let data = self.copy.with_keys(|pool| pool.export()).unwrap_or_default();
             // The script knows one clock, so the reset of a quota is converted to it.
             let mut data = data.on(|at| met.ticks(at), |span| span / script_arrays::TICK);
@@ -117,7 +117,7 @@ impl SharedKeys {
     }
 
     fn learn(&self, said: Option<&[i64]>, ticks: u64, clock: &Clock) {
-        let met = self.store.met(ticks, clock);
+        let met = self.store.script_clock_at(ticks, clock);
         self.copy.with_keys(|pool| {
             if let Some(data) = script_arrays::pool(said.unwrap_or_default(), pool.len()) {
                 pool.import(&data.on(|at| met.mono(at), |span| nanos(span).0));

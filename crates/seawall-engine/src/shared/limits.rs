@@ -73,16 +73,16 @@ impl SharedLimits {
     }
 
     /// Takes a call's cost from every layer, on all instances together.
-    pub async fn take(&self, who: &LimitSubject<'_>, clock: &Clock) -> (AskAnswer, Took) {
+    pub async fn take_all(&self, who: &LimitSubject<'_>, clock: &Clock) -> (AskAnswer, Took) {
         let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
         let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
         let arguments =
-            self.layers.iter().fold(Arguments::default().number(0).number(self.cost), |arguments, (_, limit)| told(arguments, limit));
+            self.layers.iter().fold(Arguments::default().number(0).number(self.cost), |arguments, (_, limit)| push_limit(arguments, limit));
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
         let Some(reply) = self.store.run::<Vec<i64>>(&scripts::TAKE, &names, &arguments).await else {
             return self.take_alone(who, clock.now().mono);
         };
-        let met = self.store.met(number(&reply, 4), clock);
+        let met = self.store.script_clock_at(number(&reply, 4), clock);
         let answer = match (reply.first(), number(&reply, 1)) {
             (Some(0), after) => AskAnswer::Limited { after: nanos(after) },
             (Some(1), wait) => AskAnswer::OverLimit { retry_at: Some(met.mono + nanos(wait)) },
@@ -102,7 +102,7 @@ impl SharedLimits {
             return (AskAnswer::OverLimit { retry_at: Some(now + CLOSED_FOR) }, Took::Nothing);
         }
         let share = self.share();
-        let (answer, taken) = share.take(who, &self.names, self.cost, now);
+        let (answer, taken) = share.take_all(who, &self.names, self.cost, now);
         (answer, Took::Alone(share, taken))
     }
 
@@ -136,7 +136,7 @@ impl SharedLimits {
         for (((place, layer), (_, limit)), key) in layers {
             if about(place, layer) {
                 keys.push(key.as_str());
-                arguments = told(arguments, limit);
+                arguments = push_limit(arguments, limit);
             }
         }
         if !keys.is_empty() {
@@ -162,6 +162,6 @@ impl SharedLimits {
     }
 }
 
-fn told(arguments: Arguments, limit: &Gcra) -> Arguments {
+fn push_limit(arguments: Arguments, limit: &Gcra) -> Arguments {
     script_arrays::of_limit(limit).into_iter().fold(arguments, Arguments::number)
 }

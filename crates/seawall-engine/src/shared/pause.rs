@@ -41,7 +41,7 @@ impl SharedPause {
             let arguments = Arguments::default().number(0).number(ticks(until.since(now))).number(ticks(FIRST_GAP));
             // While Redis is away, only this instance pauses.
             if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::PAUSE, &[key], &arguments).await {
-                let met = self.store.met(number(&reply, 0), clock);
+                let met = self.store.script_clock_at(number(&reply, 0), clock);
                 if let disproved @ 1.. = number(&reply, 2) {
                     self.copies[copy].disprove(Mono(met.mono(disproved)));
                 }
@@ -64,7 +64,7 @@ impl SharedPause {
 
     async fn run(&self, script: &redis::Script, keys: &[&str], arguments: &Arguments, clock: &Clock) {
         if let Some(reply) = self.store.run::<Vec<i64>>(script, keys, arguments).await {
-            self.store.met(number(&reply, 0), clock);
+            self.store.script_clock_at(number(&reply, 0), clock);
         }
     }
 }

@@ -129,14 +129,14 @@ impl RedisStore {
     }
 
     /// Estimates the script's clock by its last known offset.
-    pub(crate) fn meeting(&self, clock: &Clock) -> Meeting {
+    pub(crate) fn script_clock(&self, clock: &Clock) -> Meeting {
         let mono = clock.now().mono;
         let ticks = signed(mono.0 / TICK).saturating_add(self.ahead.load(Ordering::Relaxed));
         Meeting { ticks: u64::try_from(ticks).unwrap_or(0), mono }
     }
 
     /// Updates the offset from the script's clock in a reply.
-    pub(crate) fn met(&self, ticks: u64, clock: &Clock) -> Meeting {
+    pub(crate) fn script_clock_at(&self, ticks: u64, clock: &Clock) -> Meeting {
         let mono = clock.now().mono;
         self.ahead.store(signed(ticks).saturating_sub(signed(mono.0 / TICK)), Ordering::Relaxed);
         Meeting { ticks, mono }
@@ -237,7 +237,7 @@ impl RedisStore {
         match reply.and_then(|reply| reply.map_err(|error| error.category().to_owned())) {
             Ok(reply) => {
                 self.instances.store(u32::try_from(number(&reply, 0)).unwrap_or(1), Ordering::Relaxed);
-                self.met(number(&reply, 1), clock);
+                self.script_clock_at(number(&reply, 1), clock);
                 Ok(())
             }
             Err(why) => {

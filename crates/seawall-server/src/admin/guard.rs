@@ -94,7 +94,7 @@ pub(crate) async fn guard(
     let mut response = match admit(&shared, &failures, peer, &request) {
         Ok(who) => {
             request.extensions_mut().insert(Operator(who));
-            spoken(next.run(request).await)
+            as_problem(next.run(request).await)
         }
         Err(refusal) => refused(&refusal),
     };
@@ -173,7 +173,7 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
 }
 
 /// Converts the router's own errors to our format.
-fn spoken(response: Response) -> Response {
+fn as_problem(response: Response) -> Response {
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if !response.status().is_client_error() || kind.starts_with(b"application/") {
         return response;

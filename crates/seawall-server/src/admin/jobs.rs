@@ -231,7 +231,7 @@ async fn created(shared: &ServerState, body: Body) -> Result<Response, Box<Refus
     let job = submit::accept(&text, &live, &shared.desk, OPERATOR).map_err(|why| bad(&why))?;
     let begins = begins(&job, &shared.desk);
     let kept = shared.desk.enqueue(vec![job]).await.map_err(|error| of_store(&error))?;
-    let submitted = told(kept.first().copied(), begins)?;
+    let submitted = submitted(kept.first().copied(), begins)?;
     let mut response = document(if submitted.duplicate.is_some() { 200 } else { 202 }, &submitted);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/jobs/{}", submitted.id)) {
         response.headers_mut().insert(LOCATION, place);
@@ -256,7 +256,7 @@ fn begins(job: &NewJob, desk: &JobContext) -> JobState {
 }
 
 /// Builds the response to a submitter for one job.
-fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refusal>> {
+fn submitted(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refusal>> {
     let submitted = |id: CallId, state, duplicate| Submitted { id: id.to_string(), state: json_shapes::JobState(state), duplicate };
     match kept {
         Some(Enqueued::New(id)) => Ok(submitted(id, begins, None)),
@@ -317,7 +317,7 @@ impl PendingLines {
         for (number, line) in self.lines.drain(..) {
             let said = match (line, &mut kept) {
                 (Err(why), _) => Err(bad(&why)),
-                (Ok(begins), Ok(kept)) => told(kept.next(), begins),
+                (Ok(begins), Ok(kept)) => submitted(kept.next(), begins),
                 (Ok(_), Err(error)) => Err(of_store(error)),
             };
             out.push_str(&line_stream::text(&JobLine::of(number, said)));

@@ -128,7 +128,7 @@ async fn changed(shared: &ServerState, who: &Operator, upstream: &str, id: &str,
     if until.is_some_and(|until| until <= now.wall) {
         return Err(bad("`until` is over already"));
     }
-    named.hold_key(index, until.map(Until::Wall), &shared.clock).await;
+    named.force_key(index, until.map(Until::Wall), &shared.clock).await;
     if !cool {
         shared.desk.hasten(upstream, Reason::KeysCooling);
     }

@@ -180,7 +180,7 @@ fn process(out: &mut String, shared: &ServerState) {
     family(out, "seawall_caller_connections", "gauge", "Callers that are connected");
     line(out, format_args!("seawall_caller_connections {}", shared.seats.taken()));
     family(out, "seawall_caller_connections_refused_total", "counter", "Callers that found every connection taken");
-    line(out, format_args!("seawall_caller_connections_refused_total {}", shared.seats.turned_away()));
+    line(out, format_args!("seawall_caller_connections_refused_total {}", shared.seats.refused()));
     family(out, "seawall_log_lines_dropped_total", "counter", "Log lines that were not written because the writer was behind");
     line(out, format_args!("seawall_log_lines_dropped_total {}", shared.recorder.dropped()));
     family(out, "seawall_config_reloads_total", "counter", "Reloads of the configuration by result");

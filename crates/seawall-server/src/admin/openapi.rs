@@ -59,7 +59,7 @@ fn document() -> Value {
         said.clone().iter().for_each(|name| names(&schemas[name], &mut said));
     }
     for (_, schema) in members(schemas).filter(|(name, _)| said.contains(*name)) {
-        said_whole(schema);
+        require_all_members(schema);
     }
     whole
 }
@@ -116,15 +116,15 @@ fn exclude_each_other(schemas: &mut Value) {
 
 /// Marks response schemas as complete: all members are present. A member without a value is null, unless it may be omitted; then it is
 /// never null.
-fn said_whole(schema: &mut Value) {
+fn require_all_members(schema: &mut Value) {
     merged(schema);
     let Value::Object(own) = schema else { return };
     own.values_mut().for_each(|part| match part {
-        Value::Array(parts) => parts.iter_mut().for_each(said_whole),
-        part => said_whole(part),
+        Value::Array(parts) => parts.iter_mut().for_each(require_all_members),
+        part => require_all_members(part),
     });
     let Some(Value::Object(properties)) = own.get_mut("properties") else { return };
-    properties.values_mut().for_each(said_whole);
+    properties.values_mut().for_each(require_all_members);
     let nullable: Vec<Value> = properties.iter().filter(|(_, schema)| is_nullable(schema)).map(|(name, _)| json!(name)).collect();
     let required = own.entry("required").or_insert_with(|| json!([]));
     if let Value::Array(required) = required {

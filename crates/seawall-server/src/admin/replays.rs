@@ -100,7 +100,7 @@ async fn started(shared: &ServerState, operator: &Operator, body: &[u8]) -> Resu
     let desk = &shared.desk;
     let now = desk.now();
     let ReplayRequest { plan, rate, name } = ReplayWish::read(body, newest(shared).await?.max(now))?;
-    let looked = look(shared, &plan, plan.filter()?).await?;
+    let looked = estimate(shared, &plan, plan.filter()?).await?;
     let Looked { meant: started, held_back, upstreams, is_cut: more } = looked;
     if started == 0 && !more {
         return Ok(document(200, &ReplayStarted { replay: None, started, held_back, more }));
@@ -133,7 +133,7 @@ struct Looked {
     is_cut: bool,
 }
 
-async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> Result<Looked, Box<Refusal>> {
+async fn estimate(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> Result<Looked, Box<Refusal>> {
     let store = &shared.desk.store;
     let live = shared.live.load_full();
     let (mut looked, mut after, mut count) = (Looked::default(), None, 0);
@@ -188,14 +188,14 @@ async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, B
     let replays = shared.desk.store.replays(window).await.map_err(|error| of_store(&error))?;
     let mut remaining = Vec::new();
     for replay in &replays.entries {
-        remaining.push((replay.new.id, left(shared, replay).await?));
+        remaining.push((replay.new.id, letters_left(shared, replay).await?));
     }
     let left = |replay: &Replay| remaining.iter().find(|(id, _)| *id == replay.new.id).and_then(|(_, left)| *left);
     Ok(document(200, &page(&replays, |replay| view(replay, left(replay)))))
 }
 
 /// Returns the number of letters that a replay has not reached yet; `None` means a page or more.
-async fn left(shared: &ServerState, replay: &Replay) -> Result<Option<u64>, Box<Refusal>> {
+async fn letters_left(shared: &ServerState, replay: &Replay) -> Result<Option<u64>, Box<Refusal>> {
     if !matches!(replay.state, ReplayState::Running | ReplayState::Paused(_)) {
         return Ok(Some(0));
     }
@@ -237,7 +237,7 @@ async fn show(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) ->
 
 async fn shown(shared: &ServerState, id: &str) -> Result<Response, Box<Refusal>> {
     let replay = find(shared, id).await?;
-    let left = left(shared, &replay).await?;
+    let left = letters_left(shared, &replay).await?;
     Ok(document(200, &view(&replay, left)))
 }
 

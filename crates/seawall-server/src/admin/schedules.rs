@@ -206,7 +206,7 @@ async fn added(shared: &ServerState, who: &Operator, name: &str, subject: &str) 
     let status = match schedule::find(&desk.store, name, subject).await.map_err(|error| of_store(&error))? {
         Some(_) => {
             desk.store.resume_subject(name.to_owned(), subject.to_owned(), now).await.map_err(|error| of_store(&error))?;
-            schedule::goes_on(shared, &live, name, subject);
+            schedule::publish_resumed(shared, &live, name, subject);
             200
         }
         None => {

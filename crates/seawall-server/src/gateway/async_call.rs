@@ -124,8 +124,8 @@ impl Gateway {
         let body = match request_check::body(body, most, most, from.left).await {
             Ok(ReplayBody::Kept(bytes)) => bytes,
             Ok(ReplayBody::Empty) => Bytes::new(),
-            Ok(ReplayBody::Once(..)) => return self.turn_away(request_check::body_too_large(), Some(endpoint)),
-            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
+            Ok(ReplayBody::Once(..)) => return self.record_refusal(request_check::body_too_large(), Some(endpoint)),
+            Err(refusal) => return self.record_refusal(*refusal, Some(endpoint)),
         };
         let text = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or("").to_owned());
         let reach = Reach::new(live.config.server.allow_private.clone());
@@ -133,10 +133,10 @@ impl Gateway {
             (text(&KEY).map(|key| jobs::plain_key(&key)).transpose(), text(&CALLBACK).map(|url| jobs::outside(&url, &reach)).transpose());
         let (key, callback) = match checked {
             (Ok(key), Ok(callback)) => (key, callback),
-            (Err(why), _) | (_, Err(why)) => return self.turn_away(request_check::bad_request(&why), Some(endpoint)),
+            (Err(why), _) | (_, Err(why)) => return self.record_refusal(request_check::bad_request(&why), Some(endpoint)),
         };
         let ours = OwnHeaders::of(upstream, endpoint, &self.shared.pseudonym);
-        headers::outward(&mut head.headers, marks, ours, head.version);
+        headers::to_upstream(&mut head.headers, marks, ours, head.version);
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
         let method = head.method.as_str();
@@ -146,9 +146,9 @@ impl Gateway {
         let kept = self.shared.desk.enqueue(vec![job]).await;
         match kept.as_deref() {
             Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, &routed).await,
-            Ok([Enqueued::Mismatch(_)]) => self.turn_away(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
-            Ok(_) => self.turn_away(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"), Some(endpoint)),
-            Err(error) => self.turn_away(*crate::query::of_store(error), Some(endpoint)),
+            Ok([Enqueued::Mismatch(_)]) => self.record_refusal(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
+            Ok(_) => self.record_refusal(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"), Some(endpoint)),
+            Err(error) => self.record_refusal(*crate::query::of_store(error), Some(endpoint)),
         }
     }
 
@@ -204,7 +204,7 @@ impl Gateway {
     }
 
     /// Turns a failed call into a job if that can still help, or into a dead letter. Returns our response if it became a job.
-    pub(crate) async fn outlive(
+    pub(crate) async fn keep_failed_call(
         &self,
         id: CallId,
         ended: &Finished,
@@ -236,7 +236,7 @@ impl Gateway {
         let mut job = self.describe(described, id, from);
         job.history = letter::history(&[], trail);
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
-            let rest = jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
+            let rest = jobs::delay_before_job(finish.reason, finish.retry_after, policy.retry.backoff.cap);
             job.run_at = self.shared.desk.now() + rest;
             // The store may know the request already; the response then names that job.
             let known = match self.shared.desk.enqueue(vec![job.clone()]).await.as_deref() {
@@ -265,7 +265,7 @@ impl Gateway {
     pub(crate) async fn own_job(&self, id: &str, headers: &HeaderMap) -> Response<Relay> {
         let live = self.shared.live.load_full();
         let Some(caller) = live.callers.identify(headers) else {
-            return self.turn_away(Refusal::of(Code::CallerUnknown, None), None);
+            return self.record_refusal(Refusal::of(Code::CallerUnknown, None), None);
         };
         let unknown = || Refusal::code(404, Code::NotFound, "there is no such job of yours").respond();
         let Some(id) = CallId::parse(id) else { return unknown() };

@@ -28,7 +28,7 @@ pub(crate) const ON_ERROR: &str = "seawall; hit; detail=stale-if-error";
 pub(crate) const CONFIRMED: &str = "seawall; fwd=stale; fwd-status=304";
 
 /// Returns whether the cache applies to a request: ranges and preconditions are left to the upstream.
-pub(crate) fn concerns(method: &Method, headers: &HeaderMap) -> bool {
+pub(crate) fn is_cacheable_request(method: &Method, headers: &HeaderMap) -> bool {
     const BEYOND: [HeaderName; 4] = [RANGE, IF_RANGE, IF_MATCH, IF_UNMODIFIED_SINCE];
     (method == Method::GET || method == Method::HEAD) && !headers.keys().any(|name| BEYOND.contains(name))
 }
@@ -177,7 +177,7 @@ fn names(tags: &HeaderValue, tag: Option<&HeaderValue>) -> bool {
 }
 
 /// Returns whether the response has a marked end. Otherwise a broken connection looks like an end, so it is not stored.
-pub(crate) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool {
+pub(crate) fn has_marked_end(version: Version, headers: &HeaderMap, body: &Relay) -> bool {
     version >= Version::HTTP_2
         || headers.contains_key(CONTENT_LENGTH)
         || headers.contains_key(TRANSFER_ENCODING)

@@ -15,7 +15,7 @@ use seawall_http::request_body::Blame;
 use seawall_http::response_body::Relay;
 
 /// Returns the end of a call that was served from the cache.
-pub(crate) const fn unsent(now: Now) -> Finished {
+pub(crate) const fn never_sent(now: Now) -> Finished {
     let finish = CallEnd {
         outcome: Outcome::Success,
         reason: Reason::Cached,

@@ -39,7 +39,7 @@ impl CallerContext {
     }
 
     /// Copies the parts of the caller's headers that limits and pauses need, before headers are removed.
-    pub(crate) fn look_at(&mut self, headers: &HeaderMap, query: Option<&str>, marks: HeaderMarks, endpoint: &LiveEndpoint) {
+    pub(crate) fn capture(&mut self, headers: &HeaderMap, query: Option<&str>, marks: HeaderMarks, endpoint: &LiveEndpoint) {
         if query.is_some() || marks.has(HeaderMarks::CREDENTIAL) {
             self.mark = CredentialMark::sent(&endpoint.plan, headers, query);
         }
@@ -48,7 +48,7 @@ impl CallerContext {
         }
     }
 
-    pub(crate) fn who<'a>(&'a self, bare: &'a HeaderMap) -> LimitSubject<'a> {
+    pub(crate) fn limit_subject<'a>(&'a self, bare: &'a HeaderMap) -> LimitSubject<'a> {
         let Caller { name, tenant, user } = &*self.caller;
         LimitSubject {
             ip: self.address,

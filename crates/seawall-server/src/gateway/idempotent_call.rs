@@ -65,7 +65,7 @@ impl Gateway {
 
     /// Stores the result of a call before its response is sent: the response under its key, a job, or a dead letter. Returns our own
     /// response if it replaces the upstream's.
-    pub(crate) async fn conclude(
+    pub(crate) async fn finish_call(
         &self,
         id: CallId,
         ended: &Finished,
@@ -74,8 +74,11 @@ impl Gateway {
         (from, keyed): (&CallerContext, Option<KeyReservation>),
     ) -> Option<http::Response<Relay>> {
         let endpoint = transport.endpoint;
-        let outlived =
-            if Self::leaves_a_trace(endpoint) { self.outlive(id, ended, transport, trail, (from, keyed.as_ref())).await } else { None };
+        let outlived = if Self::leaves_a_trace(endpoint) {
+            self.keep_failed_call(id, ended, transport, trail, (from, keyed.as_ref())).await
+        } else {
+            None
+        };
         let Some(keyed) = keyed else { return outlived };
         if ended.finish.outcome == Outcome::Replayed
             && let Some(mut response) = keyed.stored().and_then(|stored| async_call::replayed(&stored, id, ended.finish.attempts))
@@ -93,7 +96,7 @@ impl Gateway {
 
 /// Returns whether the caller sent a key that is relayed to the upstream.
 pub(crate) fn is_given(headers: &HeaderMap, marks: HeaderMarks) -> bool {
-    marks.has(HeaderMarks::KEY) && headers::goes_on(headers, marks, &KEY)
+    marks.has(HeaderMarks::KEY) && headers::is_forwarded(headers, marks, &KEY)
 }
 
 /// Returns the body for the fingerprint; a streamed body has none.
@@ -108,7 +111,7 @@ pub(crate) fn whole(body: &ReplayBody) -> Option<Bytes> {
 /// Returns the response in stored form: as the caller gets it, without our headers of this call and with our credentials masked.
 pub(crate) fn kept(answer: &transport::UpstreamResponse, pseudonym: &Pseudonym, mask: &Mask) -> Response {
     let response = &answer.response;
-    let headers = headers::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
+    let headers = headers::to_store(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
     let body = match response.body() {
         Relay::Empty => Some(Bytes::new()),
         Relay::Full(bytes) => Some(bytes.clone()).filter(|bytes| bytes.len() <= MAX_ANSWER),

@@ -19,7 +19,7 @@ use crate::response::{CallerResponse, HttpDate, Refusal, SignedHeaders};
 pub(crate) use arrival::Entrance;
 use arrival::{below, endpoint};
 use cached::Lookup;
-use call_end::{own_path, refusal, unsent};
+use call_end::{never_sent, own_path, refusal};
 use caller_context::CallerContext;
 use caller_deadline::{deadline, is_repeat};
 use http::{HeaderMap, HeaderValue, Method, Response, request};
@@ -142,7 +142,7 @@ impl Gateway {
         let marks = HeaderMarks::of(&head.headers);
         if let Err(refusal) = request_check::inspect(head, unread.as_ref(), marks) {
             let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());
-            return self.turn_away(refusal, None).into();
+            return self.record_refusal(refusal, None).into();
         }
         if head.uri.path().starts_with("/-/") {
             return match head.uri.path().strip_prefix("/-/jobs/") {
@@ -154,15 +154,20 @@ impl Gateway {
         let live = self.shared.live.load_full();
         let mut routed = match self.route(&live, head, unread, marks, entrance) {
             Ok(routed) => routed,
-            Err(refusal) => return self.turn_away(Box::pin(request_check::spurn(head, incoming, *refusal)).await, None).into(),
+            Err(refusal) => return self.record_refusal(Box::pin(request_check::refuse_body(head, incoming, *refusal)).await, None).into(),
         };
         if live.sheds(routed.endpoint) {
-            return self.turn_away(Box::pin(request_check::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
+            return self
+                .record_refusal(Box::pin(request_check::refuse_body(head, incoming, self.shed())).await, Some(routed.endpoint))
+                .into();
         }
         if idempotency::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, idempotent_call::is_given(&head.headers, marks))
         {
             return self
-                .turn_away(Box::pin(request_check::spurn(head, incoming, idempotent_call::missing())).await, Some(routed.endpoint))
+                .record_refusal(
+                    Box::pin(request_check::refuse_body(head, incoming, idempotent_call::missing())).await,
+                    Some(routed.endpoint),
+                )
                 .into();
         }
         if let Some(prefer) = marks.has(HeaderMarks::PREFER).then(|| async_call::asked(&head.headers)).flatten() {
@@ -171,9 +176,9 @@ impl Gateway {
         let body = if incoming.is_end_stream() {
             ReplayBody::Empty
         } else {
-            match Box::pin(self.take_in(incoming, &live, &mut routed)).await {
+            match Box::pin(self.read_body(incoming, &live, &mut routed)).await {
                 Ok(body) => body,
-                Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)).into(),
+                Err(refusal) => return self.record_refusal(*refusal, Some(routed.endpoint)).into(),
             }
         };
         self.call(head, marks, body, &mut routed).await
@@ -223,7 +228,7 @@ impl Gateway {
         let is_read = endpoint.state.looks_at_headers
             || policy.cache.is_on()
             || endpoint.schema.is_some()
-            || idempotency::is_made(&policy.idempotency, &head.method, false)
+            || idempotency::is_generated(&policy.idempotency, &head.method, false)
             || Self::leaves_a_trace(endpoint)
             || ours.are_among(&unread);
         if is_read {
@@ -239,13 +244,13 @@ impl Gateway {
         let unread = routed.unread.take();
         if unread.is_none() {
             let ours = OwnHeaders::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
-            headers::outward(&mut head.headers, marks, ours, head.version);
+            headers::to_upstream(&mut head.headers, marks, ours, head.version);
         }
         unread
     }
 
     /// Reads the body and subtracts the time from the caller's deadline, which began with the request.
-    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<ReplayBody, Box<Refusal>> {
+    async fn read_body(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<ReplayBody, Box<Refusal>> {
         let max_body = live.max_body(routed.endpoint);
         let from = &mut routed.from;
         let started = self.sending.clock.now().mono;
@@ -262,7 +267,7 @@ impl Gateway {
         refusal
     }
 
-    pub(crate) fn turn_away(&self, refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+    pub(crate) fn record_refusal(&self, refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
         self.noted(refusal, endpoint).respond()
     }
 
@@ -293,7 +298,7 @@ impl Gateway {
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
         let (has_key, traced) = (idempotent_call::is_given(&head.headers, marks), marks.has(HeaderMarks::TRACE));
-        let made = idempotency::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
+        let made = idempotency::is_generated(&endpoint.spec.policy.idempotency, &method, has_key);
         // A client that sent the request as TLS early data must see a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(HeaderMarks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
         let repeated = marks.has(HeaderMarks::OURS) && is_repeat(&head.headers, upstream);
@@ -306,16 +311,17 @@ impl Gateway {
             deadline: Some(routed.from.left),
             patient: false,
         };
-        routed.from.look_at(&head.headers, head.uri.query(), marks, endpoint);
+        routed.from.capture(&head.headers, head.uri.query(), marks, endpoint);
         // Only requests without a body are cached: an unread body would be parsed as the next request.
-        let cached = endpoint.spec.policy.cache.is_on() && matches!(body, ReplayBody::Empty) && cached::concerns(&method, &head.headers);
+        let cached =
+            endpoint.spec.policy.cache.is_on() && matches!(body, ReplayBody::Empty) && cached::is_cacheable_request(&method, &head.headers);
         let caller = if cached { cache::CallerDigest::of_stored(&head.headers) } else { None };
         let unread = self.outward(head, marks, routed);
         let now = self.sending.clock.now();
         let id = self.ids.borrow_mut().next(now.wall);
         let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
             Ok(keyed) => keyed.flatten(),
-            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)).into(),
+            Err(refusal) => return self.record_refusal(*refusal, Some(endpoint)).into(),
         };
         let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
@@ -325,7 +331,7 @@ impl Gateway {
                 let sent = OutgoingRequest { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
                 self.revalidate(claim, lookup, upstream, endpoint, sent, from.on_behalf_of(endpoint.spec.policy.timeout.total));
             }
-            let ended = unsent(now);
+            let ended = never_sent(now);
             self.record(endpoint, id, &ended, from, "success", response.status());
             return Self::sign(response, id, &ended, "success").into();
         }
@@ -341,12 +347,12 @@ impl Gateway {
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
         transport.diagnoses = kept.is_some();
-        let scene = self.scene(id, upstream, endpoint, from, (kept, keyed.as_ref()));
+        let scene = self.call_context(id, upstream, endpoint, from, (kept, keyed.as_ref()));
         let mut ended = drive(&scene, &request, &mut transport).await;
         let place = ended.place.take();
         if kept.is_some() || keyed.is_some() {
             let trail = trail.take();
-            if let Some(response) = Box::pin(self.conclude(id, &ended, &transport, &trail, (from, keyed))).await {
+            if let Some(response) = Box::pin(self.finish_call(id, &ended, &transport, &trail, (from, keyed))).await {
                 return response.into();
             }
         }
@@ -395,7 +401,7 @@ impl Gateway {
         }
     }
 
-    fn scene<'a>(
+    fn call_context<'a>(
         &'a self,
         id: CallId,
         upstream: &'a Arc<LiveUpstream>,
@@ -413,7 +419,7 @@ impl Gateway {
             caller: &from.caller.name,
             key_tail: upstream,
             request: from.request.clone(),
-            who: from.who(&self.bare),
+            who: from.limit_subject(&self.bare),
             trail,
             keeper: keyed.map(|keyed| keyed as _),
             start_log: None,
@@ -441,7 +447,7 @@ impl Gateway {
             let id = gateway.ids.borrow_mut().next(gateway.sending.clock.now().wall);
             let mut transport = gateway.transport(&upstream, &endpoint, sent, ReplayBody::Empty);
             transport.conditions = conditions;
-            let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
+            let ended = drive(&gateway.call_context(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
             let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
             cached::drained(answered.response.into_body(), from.left).await;
             drop(claim);
@@ -490,8 +496,8 @@ impl Gateway {
                 let mut signed = SignedHeaders::of(id, ended, outcome);
                 if let Some(lookup) = lookup {
                     // A stored response carries its own `Via`.
-                    let ends = cached::ends(spoken, response.headers(), response.body());
-                    headers::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
+                    let ends = cached::has_marked_end(spoken, response.headers(), response.body());
+                    headers::to_caller(response.headers_mut(), spoken, &self.shared.pseudonym);
                     if finish.outcome == Outcome::Success {
                         response = self.kept(response, lookup, sent, ends, &policy.cache, ended);
                     }

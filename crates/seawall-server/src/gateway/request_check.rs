@@ -159,7 +159,7 @@ async fn next(incoming: &mut Inbound) -> Option<Result<Bytes, Unfinished>> {
 
 /// Refuses a request whose body is not needed. A short body is read first to keep the connection usable; a caller that sent `Expect:
 /// 100-continue` has not sent it.
-pub(crate) async fn spurn(head: &request::Parts, mut incoming: Inbound, refusal: Refusal) -> Refusal {
+pub(crate) async fn refuse_body(head: &request::Parts, mut incoming: Inbound, refusal: Refusal) -> Refusal {
     let unasked = !head.headers.contains_key(EXPECT);
     if incoming.is_end_stream() || (unasked && discard(&mut incoming).await) { refusal } else { refusal.closing() }
 }

@@ -97,7 +97,7 @@ impl Ledger {
         };
         let ours = HeldKey { own, shared: RedisHold::Nothing };
         let Some(shared) = &self.shared else { return LedgerAnswer::Held(ours) };
-        self.tie_up().await;
+        self.release_loose_ends().await;
         let was_up = shared.is_up();
         let end = |ending, response| FinishKey { scope: wish.scope, reservation: 0, ending, response, ttl: wish.claim.ttl, now: wish.now };
         match shared.reserve_key(&wish.scope, &wish.claim, owner, &self.clock).await {
@@ -136,11 +136,11 @@ impl Ledger {
                 drop(self.store.finish_key(FinishKey { reservation, ..end.clone() }).await);
             }
         };
-        tokio::join!(own, self.tell_others(held, &end));
+        tokio::join!(own, self.share_end(held, &end));
     }
 
     /// Writes the end of a reservation to the state that other instances see.
-    pub(crate) async fn tell_others(&self, held: HeldKey, end: &FinishKey) {
+    pub(crate) async fn share_end(&self, held: HeldKey, end: &FinishKey) {
         let Some(shared) = &self.shared else { return };
         if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
             let response = end.response.as_ref().map(written).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Ledger {
     }
 
     /// Releases keys in Redis that belong to refused calls, once Redis replies again.
-    pub(crate) async fn tie_up(&self) {
+    pub(crate) async fn release_loose_ends(&self) {
         let Some(shared) = &self.shared else { return };
         for _ in 0..TIED_AT_ONCE {
             if !shared.is_up() {

@@ -6,4 +6,4 @@ mod reservation;
 
 pub(crate) use identity::{KeyedRequest, fingerprint};
 pub(crate) use ledger::Ledger;
-pub(crate) use reservation::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_made, is_missing};
+pub(crate) use reservation::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_generated, is_missing};

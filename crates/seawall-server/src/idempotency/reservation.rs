@@ -29,7 +29,7 @@ pub(crate) fn is_missing(idempotency: &Idempotency, method: &Method, has_key: bo
 }
 
 /// Returns whether Seawall adds a key to a request.
-pub(crate) fn is_made(idempotency: &Idempotency, method: &Method, has_key: bool) -> bool {
+pub(crate) fn is_generated(idempotency: &Idempotency, method: &Method, has_key: bool) -> bool {
     idempotency.mode == IdempotencyMode::Generate && !has_key && !method.is_idempotent()
 }
 
@@ -107,7 +107,7 @@ impl KeyReservation {
 
     /// For an operator who knows the earlier outcome and wants to repeat the request.
     #[must_use]
-    pub(crate) const fn deliberately(mut self) -> Self {
+    pub(crate) const fn forced(mut self) -> Self {
         self.claim.upstream_honours_keys = true;
         self
     }
@@ -136,8 +136,8 @@ impl KeyReservation {
             }
             job::JobEnding::Wait { .. } | job::JobEnding::Release | job::JobEnding::Cancelled => return None,
         };
-        let (held, end) = self.over(response)?;
-        self.ledger.tell_others(held, &end).await;
+        let (held, end) = self.take_end(response)?;
+        self.ledger.share_end(held, &end).await;
         held.own.map(|reservation| FinishKey { reservation, ..end })
     }
 
@@ -154,12 +154,12 @@ impl KeyReservation {
     /// Writes the end of the reservation. The response may be passed on after this returns: if the store failed, the key stays reserved and
     /// then in doubt, so nothing is executed twice.
     pub(crate) async fn finish(&self, response: Option<Response>) {
-        if let Some((held, end)) = self.over(response) {
+        if let Some((held, end)) = self.take_end(response) {
             self.ledger.finish(held, end).await;
         }
     }
 
-    fn over(&self, response: Option<Response>) -> Option<(HeldKey, FinishKey)> {
+    fn take_end(&self, response: Option<Response>) -> Option<(HeldKey, FinishKey)> {
         let ReservationState::Ending(held, how) = self.progress.replace(ReservationState::Over) else { return None };
         Some((held, self.end(how, response.filter(|_| how == Reservation::Done))))
     }
@@ -173,13 +173,13 @@ impl KeyReservation {
         FinishKey { scope: self.scope, reservation: 0, ending, response, ttl: self.claim.ttl, now: self.ledger.now() }
     }
 
-    fn wish(&self) -> ReserveKey {
+    fn reserve_request(&self) -> ReserveKey {
         ReserveKey { scope: self.scope, claim: self.claim, owner: Some(self.owner), now: self.ledger.now() }
     }
 
     async fn ask(&self) -> AskAnswer {
         self.progress.set(ReservationState::Asking);
-        let told = self.ledger.reserve(self.wish(), self.owner, self.needs).await;
+        let told = self.ledger.reserve(self.reserve_request(), self.owner, self.needs).await;
         self.progress.set(ReservationState::Over);
         match told {
             LedgerAnswer::Held(held) => {
@@ -216,7 +216,7 @@ impl Keeper for KeyReservation {
 /// When a caller disconnects, its call is dropped; the state of its key is written all the same.
 impl Drop for KeyReservation {
     fn drop(&mut self) {
-        let (ledger, wish) = (Arc::clone(&self.ledger), self.wish());
+        let (ledger, wish) = (Arc::clone(&self.ledger), self.reserve_request());
         match self.progress.get() {
             _ if self.stays => {}
             ReservationState::Unasked | ReservationState::Held(_) | ReservationState::Over => {}
@@ -251,9 +251,9 @@ mod tests {
             [(Method::POST, true), (Method::PATCH, true), (Method::GET, false), (Method::PUT, false), (Method::DELETE, false)]
         {
             assert_eq!(is_missing(&required, &method, false), needs, "{method}");
-            assert_eq!(is_made(&generate, &method, false), needs, "{method}");
-            assert!(!is_missing(&required, &method, true) && !is_made(&generate, &method, true));
-            assert!(!is_missing(&generate, &method, false) && !is_made(&required, &method, false));
+            assert_eq!(is_generated(&generate, &method, false), needs, "{method}");
+            assert!(!is_missing(&required, &method, true) && !is_generated(&generate, &method, true));
+            assert!(!is_missing(&generate, &method, false) && !is_generated(&required, &method, false));
         }
     }
 }

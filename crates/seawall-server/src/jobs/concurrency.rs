@@ -69,7 +69,7 @@ impl<T> Concurrency<T> {
     }
 
     /// Counts the end of a running job of a lane.
-    pub(super) fn over(&mut self, lane: &str) {
+    pub(super) fn on_finished(&mut self, lane: &str) {
         if let Some(of) = self.lanes.get_mut(lane) {
             (of.begun, of.ended) = (of.begun.saturating_sub(1), of.ended + 1);
         }
@@ -341,9 +341,9 @@ mod tests {
     fn one_that_ends_makes_room_for_one_of_its_lane() {
         let mut pace = pace((0..2 * FEW).map(|_| ("u", 0)).chain([("v", 1)]));
         assert_eq!(std::iter::from_fn(|| pace.next("u")).count(), FEW);
-        pace.over("v");
+        pace.on_finished("v");
         assert_eq!(pace.next("u"), None);
-        pace.over("u");
+        pace.on_finished("u");
         assert_eq!((pace.next("u"), pace.next("u")), (Some(0), None));
     }
 
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!((pace.next("u"), pace.is_idle(), pace.next("u")), (Some(2), true, None));
         pace.sweep();
         assert_eq!(pace.lanes.len(), 1, "one is begun");
-        pace.over("u");
+        pace.on_finished("u");
         pace.sweep();
         assert!(pace.lanes.is_empty());
     }
@@ -377,7 +377,7 @@ mod tests {
         let mut pace = pace((0..FEW + 1).map(|_| ("u", 0)));
         assert_eq!(begin_all(&mut pace), FEW);
         pace.look(LOOK, Nanos::ZERO);
-        (0..2).for_each(|_| pace.over("u"));
+        (0..2).for_each(|_| pace.on_finished("u"));
         assert_eq!(begin_all(&mut pace), 1, "the last");
         (0..FEW).for_each(|_| pace.take("u", 0, 0));
         assert_eq!(begin_all(&mut pace), 1);
@@ -392,7 +392,7 @@ mod tests {
         assert!(pace.is_idle(), "all of them go together");
         pace.sweep();
         pace.take("u", 0, 0);
-        pace.over("u");
+        pace.on_finished("u");
         assert_eq!(pace.next("u"), None);
     }
 }

@@ -66,7 +66,7 @@ impl JobContext {
 
     /// Returns whether the store replied to the latest request.
     pub(crate) fn is_healthy(&self) -> bool {
-        !self.counts.silent.load(Ordering::Relaxed) && self.store.is_heard()
+        !self.counts.silent.load(Ordering::Relaxed) && self.store.is_responsive()
     }
 
     pub(crate) fn secret(&self) -> Arc<String> {
@@ -142,7 +142,7 @@ impl JobContext {
     /// Writes jobs to the store and wakes a worker. When this returns, the jobs are on disk.
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Error> {
         let kept = self.store.enqueue(jobs, self.now()).await?;
-        self.crew.ring();
+        self.crew.wake_one();
         Ok(kept)
     }
 

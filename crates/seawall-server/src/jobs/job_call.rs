@@ -6,7 +6,7 @@ use super::target::Target;
 use super::{JobContext, callback, submit};
 use crate::ServerState;
 use crate::headers::{self, HeaderMarks, OwnHeaders};
-use crate::idempotency::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_made};
+use crate::idempotency::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_generated};
 use crate::letter::{self, Cause, LetterPlace};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, CallEnd, Outcome};
@@ -138,7 +138,7 @@ impl Bench {
     /// Builds the settlement of a run, and the result that its schedule gets.
     fn settlement(&self, claimed: &Claimed, verdict: RunResult) -> (SettleJob, Option<TickResult>) {
         let (job, now) = (&claimed.job, self.desk().now());
-        let (ending, told) = schedule::told(job, verdict.ending);
+        let (ending, told) = schedule::tick_result(job, verdict.ending);
         let verdict = RunResult { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let forgets = letter::forgets(job, &verdict.ending);
@@ -249,19 +249,20 @@ impl Bench {
         let path = &job.request.path;
         if job.upstream == AD_HOC {
             // The row keeps the secret reference, so that no list shows its value.
-            let url = self.shared.around.resolve(path).map_err(|why| (None, Cause::unusable(Masked::ours(why))))?;
+            let url = self.shared.around.resolve(path).map_err(|why| (None, Cause::unusable(Masked::own_words(why))))?;
             let unusable = |why: String| (None, Cause::unusable(Mask::default().and_url(&url).words(why.as_bytes())));
             let (origin, below) = ad_hoc::split(&url).map_err(unusable)?;
             let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(unusable)?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
-            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(Masked::ours(bad.to_string()))))?;
+            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(Masked::own_words(bad.to_string()))))?;
             return Ok(Target { upstream, endpoint, target, url: Some(url) });
         }
         let live = self.shared.live.load();
         let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
         let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
         // A path that could end a request line is not sent, no matter which program wrote the row.
-        let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(Masked::ours(bad.to_string()))))?;
+        let target =
+            target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(Masked::own_words(bad.to_string()))))?;
         Ok(Target { upstream: Arc::clone(upstream), endpoint, target, url: None })
     }
 
@@ -283,11 +284,11 @@ impl Bench {
         let job = &claimed.job;
         let (method, mut headers) = match method(job).and_then(|method| Ok((method, self.headers(job, to)?))) {
             Ok(both) => both,
-            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(why))),
+            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::own_words(why))),
         };
         let now = self.desk().now();
         // A job's id is the same for all its attempts, as an idempotency key has to be.
-        let made = is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
+        let made = is_generated(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
         if made && let Ok(key) = HeaderValue::from_bytes(&job.id.text()) {
             headers.insert(KEY, key);
         }
@@ -311,7 +312,7 @@ impl Bench {
             request: Some(to.request_line(job)),
             who: LimitSubject {
                 mark: CredentialMark::sent(&to.endpoint.plan, &headers, query),
-                ..LimitSubject::here(&caller, &job.tenant, &nothing)
+                ..LimitSubject::internal(&caller, &job.tenant, &nothing)
             },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
@@ -395,7 +396,7 @@ impl Bench {
             left: policy.timeout.total,
         };
         let keyed = KeyReservation::of(asked, &policy.idempotency, key, job.id, &self.desk().ledger).of_job();
-        Some(if matches!(job.origin, JobOrigin::Replay { .. }) { keyed.deliberately() } else { keyed })
+        Some(if matches!(job.origin, JobOrigin::Replay { .. }) { keyed.forced() } else { keyed })
     }
 
     /// Returns how a finished job is stored, and the last response if the job is given up on.
@@ -443,7 +444,7 @@ impl Bench {
     fn response(&self, answer: UpstreamResponse, mask: &Mask) -> Response {
         let legible = answer.seen().clone();
         let (head, body) = answer.response.into_parts();
-        let headers = headers::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
+        let headers = headers::to_store(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
         let (body, more) = content(body).unwrap_or_default();
         let truncated = more || body.len() > MAX_ANSWER;
         let mut kept = letter::masked_response(Response { status: head.status.as_u16(), headers, body, truncated }, Some(&legible), mask);
@@ -481,7 +482,7 @@ impl Bench {
         // The job may come from a caller, a schedule or an import. The same rules as for a caller apply, under the current configuration.
         let ours = OwnHeaders { name: None, ..OwnHeaders::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
         let marks = HeaderMarks::of(&headers);
-        headers::outward(&mut headers, marks, ours, Version::HTTP_11);
+        headers::to_upstream(&mut headers, marks, ours, Version::HTTP_11);
         if let Some(signer) = callback::signer(&self.shared, job) {
             for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
                 let (name, value) = RequestHeaders::check(name, &value).map_err(|bad| bad.to_string())?;

@@ -203,7 +203,7 @@ impl LeaseTable {
             self.leave(&held.claimed, &was);
             self.pace.borrow_mut().next(&held.claimed.job.upstream)
         });
-        self.tell_of_room();
+        self.announce_room();
         next
     }
 
@@ -215,7 +215,7 @@ impl LeaseTable {
             self.leave(&ended.claimed, &ended.standing);
         }
         self.slots.set(SLOTS.min(self.slots.get() + 1));
-        self.tell_of_room();
+        self.announce_room();
     }
 
     /// Removes the job from the count of its lane.
@@ -223,13 +223,13 @@ impl LeaseTable {
         let (mut pace, lane) = (self.pace.borrow_mut(), &claimed.job.upstream);
         match standing {
             LeaseState::InHand => pace.remove(lane, |one| one.lease == claimed.lease),
-            LeaseState::Running(_) => pace.over(lane),
+            LeaseState::Running(_) => pace.on_finished(lane),
             LeaseState::Suspect(_) | LeaseState::Settling => {}
         }
     }
 
     /// Wakes the claiming task if a batch of slots is free.
-    pub(super) fn tell_of_room(&self) {
+    pub(super) fn announce_room(&self) {
         if self.has_room(BATCH) {
             self.freed.notify_one();
         }
@@ -245,7 +245,7 @@ impl LeaseTable {
     }
 
     /// Returns the leases that have expired.
-    pub(super) fn over_by(&self, now: Wall) -> Vec<JobLease> {
+    pub(super) fn expired_at(&self, now: Wall) -> Vec<JobLease> {
         self.held.borrow().iter().filter(|(_, held)| held.until <= now).map(|(lease, _)| *lease).collect()
     }
 
@@ -326,7 +326,7 @@ impl LeaseTable {
     }
 
     /// Queues a result for the store. Returns whether it is the first in the queue, so that the caller starts the batch.
-    pub(super) fn put_end(&self, settle: SettleJob) -> bool {
+    pub(super) fn queue_end(&self, settle: SettleJob) -> bool {
         let mut ends = self.ends.borrow_mut();
         ends.push(Arc::new(settle));
         ends.len() == 1
@@ -511,7 +511,7 @@ mod tests {
         let later = Wall(NOON.0 + 1);
         table.hold(&leases[0], later);
         assert_eq!((table.is_ours(&leases[0], NOON), table.is_ours(&leases[1], NOON)), (true, false));
-        assert_eq!(table.over_by(NOON), [leases[1]]);
-        assert_eq!(table.over_by(later).len(), 2);
+        assert_eq!(table.expired_at(NOON), [leases[1]]);
+        assert_eq!(table.expired_at(later).len(), 2);
     }
 }

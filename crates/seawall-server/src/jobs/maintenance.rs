@@ -26,7 +26,7 @@ const COUNTING: u64 = 50;
 const SELDOM: Nanos = Nanos::from_secs(60);
 
 /// Runs all maintenance of the store while the process serves.
-pub(crate) async fn keep_up(shared: &ServerState) {
+pub(crate) async fn run(shared: &ServerState) {
     tokio::select! {
         () = rounds(shared) => {}
         // Separate loops: after a long time without deletion, one of them may take hours.
@@ -108,7 +108,7 @@ async fn round(shared: &ServerState, count_at: &mut Mono) {
         let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         queue_alarm::check(shared, &depths).await;
     }
-    desk.ledger.tie_up().await;
+    desk.ledger.release_loose_ends().await;
 }
 
 /// Writes a log line that belongs to no single call.
@@ -117,7 +117,7 @@ pub(super) fn note(shared: &ServerState, event: &'static str, fields: Vec<(&'sta
 }
 
 /// Reports once that the store is unavailable, and once that it is back.
-fn tell(terminal: &dyn Host, was_silent: bool, error: Option<&Error>) {
+fn print_store_health(terminal: &dyn Host, was_silent: bool, error: Option<&Error>) {
     match (was_silent, error) {
         (false, Some(why)) => terminal.note(&format!("warning: {why}; jobs and dead letters wait for the store")),
         (true, None) => terminal.note("the store answers again"),
@@ -137,7 +137,7 @@ async fn count(desk: &JobContext) {
 async fn measure(shared: &ServerState) {
     let desk = &shared.desk;
     let measured = desk.store.depths().await;
-    tell(&*shared.host, desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());
+    print_store_health(&*shared.host, desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());
     if let Ok(depths) = measured {
         *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
         // Released after the depths are stored: a reader that sees the flag also sees them.

@@ -23,8 +23,8 @@ mod worker;
 mod workers;
 
 pub(crate) use context::JobContext;
-pub(crate) use maintenance::keep_up;
-pub(crate) use outcomes::{is_failure, is_worth_keeping, rest};
+pub(crate) use maintenance::run;
+pub(crate) use outcomes::{delay_before_job, is_failure, is_worth_keeping};
 pub(crate) use submit::{outside, plain_key};
 pub(crate) use view::job as view;
 pub(crate) use worker::work;

@@ -39,7 +39,7 @@ pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
 
 /// Returns the pause before an exhausted call continues as a job, so that the upstream can recover. After an open breaker, a pause or a
 /// cooling key there is none: the job then waits for that condition by name and can be woken.
-pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
+pub(crate) fn delay_before_job(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
     let by_name = matches!(reason, Reason::CircuitOpen | Reason::ProviderPause | Reason::KeysCooling);
     if by_name { Nanos::ZERO } else { retry_after.unwrap_or(Nanos::ZERO).max(cap) }
 }

@@ -36,7 +36,7 @@ pub(super) async fn check(shared: &ServerState, depths: &[Depth]) {
     for place in &places {
         let open = depths.iter().find(|depth| (&depth.queue, depth.severity) == (&place.0, place.1)).map_or(0, |depth| depth.open);
         let raised = raised.iter().find(|alarm| (&alarm.queue, alarm.severity) == (&place.0, place.1));
-        act(shared, QueueView { place, raised, open, alarm_depth: bearable(&live, place) }).await;
+        act(shared, QueueView { place, raised, open, alarm_depth: alarm_depth(&live, place) }).await;
     }
 }
 
@@ -53,12 +53,12 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
     match (next_step(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
         (AlarmStep::Raise, _) => {
             if desk.store.raise_alarm(anew()).await == Ok(true) {
-                tell(shared, &look, true, AlarmSender::Us);
+                notify(shared, &look, true, AlarmSender::Us);
             }
         }
         (AlarmStep::Take { tell: true }, Some(was)) => {
             if desk.store.hold_alarm(was, anew()).await == Ok(true) {
-                tell(shared, &look, true, AlarmSender::Us);
+                notify(shared, &look, true, AlarmSender::Us);
             }
         }
         (AlarmStep::Hold | AlarmStep::Take { tell: false }, Some(was)) => {
@@ -68,18 +68,18 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
         }
         (AlarmStep::Clear, Some(was)) => {
             if desk.store.clear_alarm(was).await == Ok(true) {
-                tell(shared, &look, false, AlarmSender::Us);
+                notify(shared, &look, false, AlarmSender::Us);
             }
         }
-        (AlarmStep::Hear, _) => tell(shared, &look, true, AlarmSender::Another),
-        (AlarmStep::Over, _) => tell(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
+        (AlarmStep::Hear, _) => notify(shared, &look, true, AlarmSender::Another),
+        (AlarmStep::Over, _) => notify(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
         // Without a raised alarm there is nothing to extend or clear.
         (AlarmStep::Stay, _) | (AlarmStep::Hold | AlarmStep::Take { .. } | AlarmStep::Clear, None) => {}
     }
 }
 
 /// Returns the smallest alarm depth of the upstream's endpoints at this severity.
-fn bearable(live: &Live, (queue, severity): &QueueSeverity) -> u64 {
+fn alarm_depth(live: &Live, (queue, severity): &QueueSeverity) -> u64 {
     let Some(upstream) = live.named(queue) else { return USUAL };
     let of = |severity: Option<Severity>| {
         let policies = upstream.endpoints.iter().map(|endpoint| &endpoint.spec.policy.dead_letter);
@@ -96,7 +96,7 @@ enum AlarmSender {
 }
 
 /// Reports an alarm; the only function that does.
-fn tell(shared: &ServerState, look: &QueueView<'_>, is_on: bool, by: AlarmSender) {
+fn notify(shared: &ServerState, look: &QueueView<'_>, is_on: bool, by: AlarmSender) {
     let QueueView { place: (queue, severity), open, alarm_depth, .. } = look;
     let (bus, now) = (&shared.eyes.bus, shared.clock.now().wall);
     let event = |weight, title| OperatorEvent::new("dead-letter-alarm", weight, title).of(queue, None).about(severity.as_str());

@@ -27,7 +27,7 @@ impl Diary {
             let is_due = self.0.get(name).is_none_or(|at| *at <= shared.desk.now());
             if is_due && every > Nanos::ZERO {
                 // A failed read is repeated in the next round.
-                if let Ok(next) = look(shared, name, every).await {
+                if let Ok(next) = run_if_due(shared, name, every).await {
                     self.0.insert(name.clone(), next);
                 }
             }
@@ -36,7 +36,7 @@ impl Diary {
 }
 
 /// Starts a re-evaluation if it is due. Returns the time of the next check.
-async fn look(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall, Error> {
+async fn run_if_due(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall, Error> {
     let (desk, mark) = (&shared.desk, format!("reevaluated:{upstream}"));
     let now = desk.now();
     match desk.store.snapshot(mark.clone()).await? {

@@ -30,7 +30,7 @@ const LOOK: usize = 100;
 pub(super) async fn run(shared: &ServerState) {
     let mut open = OpenReplays::default();
     loop {
-        let running = open.look(shared).await.unwrap_or_default();
+        let running = open.running(shared).await.unwrap_or_default();
         for replay in &running {
             // A failed step is repeated in the next round.
             drop(move_on(shared, replay).await);
@@ -48,7 +48,7 @@ struct OpenReplays {
 
 impl OpenReplays {
     /// Returns the running replays.
-    async fn look(&mut self, shared: &ServerState) -> Result<Vec<Replay>, Error> {
+    async fn running(&mut self, shared: &ServerState) -> Result<Vec<Replay>, Error> {
         let (store, mut after, mut seen) = (&shared.desk.store, None, Vec::new());
         loop {
             let page = store.replays(PageWindow { after, limit: LOOK }).await?;
@@ -141,7 +141,7 @@ async fn step(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, listed: 
     let job = whole.map(|letter| replay::job(&letter, desk.new_id(), now));
     let stepped = desk.store.step_replay(replay.new.id, id, job, now).await?;
     if matches!(stepped, Stepped::Started(_)) {
-        desk.crew.ring();
+        desk.crew.wake_one();
     }
     Ok(stepped)
 }

@@ -33,18 +33,18 @@ pub(super) enum StopReason {
 }
 
 /// Adds a claimed job and starts the next job of its lane, if one may start.
-pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: Claimed, until: Wall) {
+pub(super) fn accept(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: Claimed, until: Wall) {
     if let Some(next) = table.take(Rc::new(claimed), until) {
         begin(bench, table, &next);
     }
     if table.begin_looks() {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
-        tokio::task::spawn_local(async move { look_after(&bench, &table).await });
+        tokio::task::spawn_local(async move { advance(&bench, &table).await });
     }
 }
 
 /// Measures ended jobs and starts more as the window allows, while claimed jobs wait.
-async fn look_after(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
+async fn advance(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
     let runtime = Handle::current().metrics();
     let look = || (bench.shared.clock.now().mono, runtime.worker_total_busy_duration(0));
     let (mut last, mut worked) = look();
@@ -61,13 +61,13 @@ async fn look_after(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
 fn begin(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     let task = tokio::task::spawn_local({
         let (bench, table, claimed) = (Rc::clone(bench), Rc::clone(table), Rc::clone(claimed));
-        async move { work_off(&bench, &table, &claimed).await }
+        async move { run(&bench, &table, &claimed).await }
     });
     table.begun(&claimed.lease, task.abort_handle());
 }
 
 /// Runs a job from its start to its end, except for the settlement.
-async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
+async fn run(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     let loaded;
     let claimed = match claimed.body_left {
         None => claimed,
@@ -83,16 +83,16 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claime
     // The lease may have expired while the job waited, if the whole process stood still. After a mere clock step the job is claimed again
     // soon.
     if !table.is_ours(&lease, now) {
-        return hand_in(bench, table, back(claimed, JobEnding::Release, now));
+        return queue_settlement(bench, table, back(claimed, JobEnding::Release, now));
     }
     match bench.run(claimed, &RecordedStart { bench, table, lease }).await {
         Ok(Ran { settle, told: None, place: None, room }) => {
             table.keep_answer(&lease, room);
-            hand_in(bench, table, settle);
+            queue_settlement(bench, table, settle);
         }
         // Suspects and scheduled jobs wait until their result is on disk. They are few, so their futures are boxed.
         Ok(Ran { settle, told, place, room: _room }) => {
-            over(bench, table, &lease);
+            on_finished(bench, table, &lease);
             if Box::pin(write(bench, table, Arc::new(settle))).await
                 && let Some(told) = told
             {
@@ -102,7 +102,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claime
             table.end(&lease);
         }
         Err(Unbegun::Lost) => table.end(&lease),
-        Err(Unbegun::Late) => hand_in(bench, table, back(claimed, JobEnding::Release, bench.desk().now())),
+        Err(Unbegun::Late) => queue_settlement(bench, table, back(claimed, JobEnding::Release, bench.desk().now())),
     }
 }
 
@@ -187,16 +187,16 @@ fn back(claimed: &Claimed, ending: JobEnding, now: Wall) -> SettleJob {
 
 /// Queues a settlement. The first one in the queue spawns the task that writes all of them; the task runs after the current ready tasks
 /// have added theirs.
-pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<LeaseTable>, settle: SettleJob) {
-    over(bench, table, &settle.lease);
-    if table.put_end(settle) {
+pub(super) fn queue_settlement(bench: &Rc<Bench>, table: &Rc<LeaseTable>, settle: SettleJob) {
+    on_finished(bench, table, &settle.lease);
+    if table.queue_end(settle) {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
         tokio::task::spawn_local(async move { write_all(&bench, &table).await });
     }
 }
 
 /// Marks a job's call as over and starts the next job of its lane.
-fn over(bench: &Rc<Bench>, table: &Rc<LeaseTable>, lease: &JobLease) {
+fn on_finished(bench: &Rc<Bench>, table: &Rc<LeaseTable>, lease: &JobLease) {
     if let Some(next) = table.settle(lease) {
         begin(bench, table, &next);
     }
@@ -253,7 +253,7 @@ fn note(desk: &JobContext, settle: &SettleJob, settled: Settled) -> bool {
     match settled {
         Settled::Kept | Settled::Cancelled => {
             if !settle.follow.is_empty() {
-                desk.crew.ring();
+                desk.crew.wake_one();
             }
             true
         }

@@ -118,7 +118,7 @@ async fn fire(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
             let (of, name) = (subject.schedule.clone(), subject.subject.clone());
             let firing = Firing { schedule: of, subject: name, tick: subject.due_at(), next_at: fired.next_at, job, now };
             if desk.store.fire(firing).await? {
-                desk.crew.ring();
+                desk.crew.wake_one();
             }
         }
         if due.len() < BATCH {
@@ -198,7 +198,7 @@ enum How {
 
 /// Returns the ending of a tick's job and the result for its subject. A tick leaves no dead letter: the next one does the same work, and
 /// until then the subject shows the error.
-pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<TickResult>) {
+pub(crate) fn tick_result(job: &Job, ending: JobEnding) -> (JobEnding, Option<TickResult>) {
     let JobOrigin::Schedule { name, subject } = &job.origin else { return (ending, None) };
     let told = |how| Some(TickResult { name: name.clone(), subject: subject.clone(), how });
     match ending {
@@ -227,7 +227,7 @@ fn about(event: OperatorEvent, live: &Live, name: &str, subject: &str) -> Operat
 }
 
 /// Publishes that a stopped subject runs again.
-pub(crate) fn goes_on(shared: &ServerState, live: &Live, name: &str, subject: &str) {
+pub(crate) fn publish_resumed(shared: &ServerState, live: &Live, name: &str, subject: &str) {
     let event = OperatorEvent::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
     shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
 }

@@ -2,7 +2,7 @@
 
 use super::job_call::Bench;
 use super::leases::{ANY, BATCH, LeaseTable, NEWS};
-use super::runner::{StopReason, given_up, hand_in, take_up};
+use super::runner::{StopReason, accept, given_up, queue_settlement};
 use crate::DrainPhase;
 use crate::ServerState;
 use anyhow::Context as _;
@@ -65,15 +65,15 @@ impl JobWorker {
         tick.reset();
         sweep.reset();
         // A tick moves a limited number of jobs. If it moved some, there may be more.
-        let (mut lanes, mut more) = self.look(Vec::new()).await;
-        self.table.tell_of_room();
+        let (mut lanes, mut more) = self.tend(Vec::new()).await;
+        self.table.announce_room();
         loop {
             // Number of free slots that justify a claim now.
             let worth = tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= DrainPhase::Draining) => break,
                 _ = tick.tick() => {
                     self.table.trust();
-                    (lanes, more) = self.look(lanes).await;
+                    (lanes, more) = self.tend(lanes).await;
                     ANY
                 }
                 () = self.news() => {
@@ -91,7 +91,7 @@ impl JobWorker {
                 }
             };
             if more && lanes.is_empty() {
-                (lanes, more) = self.look(lanes).await;
+                (lanes, more) = self.tend(lanes).await;
             }
             // Claims once. Later free slots notify this loop, so that other events get their turn in between.
             if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == DrainPhase::Serving {
@@ -102,7 +102,7 @@ impl JobWorker {
                 desk.crew.pass_on();
             }
         }
-        self.let_go(phases).await;
+        self.drain(phases).await;
     }
 
     /// Waits for a signal that there is work.
@@ -133,14 +133,14 @@ impl JobWorker {
     }
 
     /// Checks the clock, and worker 0 runs the tick for all workers. Returns the lanes with due jobs, and whether there may be more.
-    async fn look(&self, known: Vec<String>) -> (Vec<String>, bool) {
+    async fn tend(&self, known: Vec<String>) -> (Vec<String>, bool) {
         let crew = &self.bench.desk().crew;
         match self.notice_steps().await {
             None => (known, false),
-            Some(_) if self.number > 0 => (crew.told(), false),
+            Some(_) if self.number > 0 => (crew.take_ready_lanes(), false),
             Some(now) => {
                 let (lanes, more) = self.tick(now).await;
-                crew.tell(&lanes);
+                crew.add_ready_lanes(&lanes);
                 (lanes, more)
             }
         }
@@ -212,9 +212,9 @@ impl JobWorker {
         if !claimed.is_empty() {
             self.table.renew_within(lease, begun);
         }
-        claimed.into_iter().for_each(|claimed| take_up(&self.bench, &self.table, claimed, now + lease));
+        claimed.into_iter().for_each(|claimed| accept(&self.bench, &self.table, claimed, now + lease));
         // Some jobs were claimed, or a lane is known to be empty, so the next round differs from this one.
-        self.table.tell_of_room();
+        self.table.announce_room();
         lanes
     }
 
@@ -222,7 +222,7 @@ impl JobWorker {
     fn stop(&self, lease: JobLease, why: StopReason) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
         match given_up(&self.bench, &self.table, &claimed, why) {
-            Some(settle) => hand_in(&self.bench, &self.table, settle),
+            Some(settle) => queue_settlement(&self.bench, &self.table, settle),
             None => self.table.end(&lease),
         }
         true
@@ -251,7 +251,7 @@ impl JobWorker {
         let lost: u64 = match renewed {
             Ok(answers) => leases.iter().zip(answers).map(|(lease, answer)| self.renewed(*lease, answer, until)).sum(),
             // Stops jobs whose lease has expired by our clock, before another worker may start them.
-            Err(_) => self.table.over_by(desk.now()).into_iter().map(|lease| u64::from(self.stop(lease, StopReason::Lost))).sum(),
+            Err(_) => self.table.expired_at(desk.now()).into_iter().map(|lease| u64::from(self.stop(lease, StopReason::Lost))).sum(),
         };
         desk.counts.lost_leases.fetch_add(lost, Ordering::Relaxed);
     }
@@ -267,7 +267,7 @@ impl JobWorker {
     }
 
     /// Finishes running jobs while there is time, and gives back the rest.
-    async fn let_go(&self, mut phases: watch::Receiver<DrainPhase>) {
+    async fn drain(&self, mut phases: watch::Receiver<DrainPhase>) {
         self.bench.desk().crew.close();
         while !self.table.is_empty() {
             tokio::select! {

@@ -68,7 +68,7 @@ impl Workers {
     }
 
     /// Wakes one worker because there is work.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_one(&self) {
         self.bell.notify_one();
     }
 
@@ -86,11 +86,11 @@ impl Workers {
     }
 
     /// Publishes the lanes in which a tick found work to all workers.
-    pub(super) fn tell(&self, lanes: &[String]) {
+    pub(super) fn add_ready_lanes(&self, lanes: &[String]) {
         self.found.store(Arc::new(lanes.to_vec()));
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
+    pub(super) fn take_ready_lanes(&self) -> Vec<String> {
         self.found.load().to_vec()
     }
 

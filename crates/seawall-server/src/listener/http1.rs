@@ -62,7 +62,7 @@ impl Default for ConnectionActivity {
 }
 
 impl Http1Connection {
-    pub(crate) fn spoken(&self) -> &Rc<ConnectionActivity> {
+    pub(crate) fn activity(&self) -> &Rc<ConnectionActivity> {
         &self.0
     }
 
@@ -71,7 +71,7 @@ impl Http1Connection {
     }
 
     /// Notes that a response is being sent; `stuck` is set if the caller does not read it.
-    fn says(&self, stuck: Option<u64>) {
+    fn set_writing(&self, stuck: Option<u64>) {
         self.0.awaited.set(stuck.map(AwaitedRead::Reader));
     }
 
@@ -121,14 +121,20 @@ impl DrainSignal {
     }
 }
 
-pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
+pub(crate) async fn serve_connection(
+    gateway: &Gateway,
+    stream: Io,
+    from: &Entrance,
+    phases: watch::Receiver<DrainPhase>,
+    talk: &Http1Connection,
+) {
     let (mut served, mut ending) = (Http1Server::new(stream), DrainSignal::new(phases.clone()));
     let (mut head, ()) = Request::new(()).into_parts();
     loop {
-        let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
+        let asked = match next_request(&mut served, &mut head, &mut ending, talk).await {
             Ok(Some(asked)) => asked,
             Ok(None) => break,
-            Err(why) => return turn_away(gateway, served, from, phases, why).await,
+            Err(why) => return answer_bad_head(gateway, served, from, phases, why).await,
         };
         talk.begin();
         let Some(CallerResponse { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else {
@@ -156,7 +162,7 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
 }
 
 /// Reads the next request. Returns `None` if no further request is accepted.
-async fn heard(
+async fn next_request(
     served: &mut Http1Server,
     head: &mut request::Parts,
     ending: &mut DrainSignal,
@@ -197,14 +203,14 @@ async fn answered(served: &mut Http1Server, talk: &Http1Connection) -> ResponseE
         if let Poll::Ready(end) = served.poll_answered(cx) {
             return Poll::Ready(end);
         }
-        talk.says(served.stalled_at());
+        talk.set_writing(served.stalled_at());
         if talk.0.hush.is_over(cx) { Poll::Ready(ResponseEnd::Broken) } else { served.poll_gone(cx).map(|()| ResponseEnd::Broken) }
     })
     .await
 }
 
 /// Responds to input that is no valid request, and closes the connection.
-async fn turn_away(gateway: &Gateway, mut served: Http1Server, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
+async fn answer_bad_head(gateway: &Gateway, mut served: Http1Server, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
     let refusal = match why {
         HeadError::Malformed => request_check::bad_request("the request is malformed"),
         HeadError::TooLarge { line } if line > request_check::MAX_TARGET => request_check::target_too_long(),

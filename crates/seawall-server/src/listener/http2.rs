@@ -148,7 +148,7 @@ impl Body for ReadBody {
 
 /// Serves a connection until the caller disconnects, a time limit ends it, or the process stops.
 pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
-    let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
+    let (spoken, max_streams) = (Rc::clone(talk.activity()), gateway.seats().max_streams());
     let tasks = StreamTasks(Rc::clone(&spoken));
     let service = service_fn(move |request: Request<Incoming>| {
         let (gateway, seats, from) = (Rc::clone(&gateway), gateway.seats(), from.clone());
@@ -160,7 +160,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             let response: Response<Relay> = if is_full {
-                gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None, &from).as_deref()), None)
+                gateway.record_refusal(gateway.shed().shaped(gateway.named_endpoint(&head, None, &from).as_deref()), None)
             } else {
                 gateway.handle(&mut head, (Inbound::H2(IncomingBody::new(body)), None), &from).await.whole()
             };
@@ -184,7 +184,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
         // In this order, so that requests that have arrived are read before the connection shuts down.
         biased;
         _ = connection.as_mut() => return,
-        () = poll_fn(|cx| if talk.spoken().hush.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }) => true,
+        () = poll_fn(|cx| if talk.activity().hush.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }) => true,
         () = draining(phases) => false,
     };
     connection.as_mut().graceful_shutdown();

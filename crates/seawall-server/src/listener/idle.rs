@@ -29,9 +29,9 @@ pub(crate) struct IdleWatch {
 
 impl IdleSweeper {
     /// Creates the state of a new connection and watches it.
-    pub(crate) fn talk(&self) -> Http1Connection {
+    pub(crate) fn watch_http1(&self) -> Http1Connection {
         let talk = Http1Connection::default();
-        self.0.borrow_mut().push(Rc::downgrade(talk.spoken()));
+        self.0.borrow_mut().push(Rc::downgrade(talk.activity()));
         talk
     }
 

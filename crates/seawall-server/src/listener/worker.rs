@@ -1,6 +1,6 @@
 //! A serving thread with its own runtime, its own listener on the shared port, and its own upstream connections.
 
-use super::http1::{Http1Connection, converse};
+use super::http1::{Http1Connection, serve_connection};
 use super::http2;
 use super::idle::IdleSweeper;
 use super::ports::Port;
@@ -116,10 +116,10 @@ impl Acceptor {
         let seats = gateway.seats();
         let Some(seat) = seats.take() else {
             let now = gateway.front().is_none().then(|| gateway.wall());
-            return seats.turn_away(stream, now, gateway.port_endpoint(port).as_deref());
+            return seats.refuse(stream, now, gateway.port_endpoint(port).as_deref());
         };
         let from = Entrance { peer: canonical(peer), port: port.cloned() };
-        let (gateway, phases, open, talk) = (Rc::clone(gateway), phases.clone(), Rc::clone(open), self.hush.talk());
+        let (gateway, phases, open, talk) = (Rc::clone(gateway), phases.clone(), Rc::clone(open), self.hush.watch_http1());
         tokio::task::spawn_local(async move {
             connection(gateway, stream, from, phases, talk).await;
             drop((open, seat));
@@ -184,7 +184,7 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, pha
     let Ok(Ok((stream, speaks_h2))) = first else { return };
     // Errors of a connection are the peer's fault; the caller has already been sent a response.
     if !speaks_h2 {
-        return converse(&gateway, stream, &from, phases, &talk).await;
+        return serve_connection(&gateway, stream, &from, phases, &talk).await;
     }
     // Boxed, so that the futures of HTTP/1 connections, the majority, stay small.
     Box::pin(http2::serve(gateway, stream, from, phases, &talk)).await;

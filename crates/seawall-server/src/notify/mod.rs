@@ -33,7 +33,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn hear(&mut self, published: &Published, now: Mono) {
+    fn receive(&mut self, published: &Published, now: Mono) {
         let event = &published.event;
         let is_wanted = self.spec.events.iter().any(|name| name == event.name);
         match event.resolves {
@@ -69,13 +69,13 @@ pub(super) async fn run(shared: &ServerState) {
     follow(&mut receivers, &shared.live.load().config.notify);
     // If the store does not reply now, only the list of reported alarms is lost.
     let mut known = KnownAlarms::read(shared).await.unwrap_or_default();
-    known.hand_out(&mut receivers, shared.clock.now().mono);
+    known.restore(&mut receivers, shared.clock.now().mono);
     loop {
         every.tick().await;
         follow(&mut receivers, &shared.live.load().config.notify);
         let now = shared.clock.now().mono;
         for published in shared.eyes.bus.unread() {
-            receivers.iter_mut().for_each(|receiver| receiver.hear(&published, now));
+            receivers.iter_mut().for_each(|receiver| receiver.receive(&published, now));
         }
         for receiver in &mut receivers {
             if let Some(message) = receiver.due(now) {

@@ -62,7 +62,7 @@ impl KnownAlarms {
     }
 
     /// Restores the alarms that receivers know.
-    pub(super) fn hand_out(&self, receivers: &mut [Receiver], now: Mono) {
+    pub(super) fn restore(&self, receivers: &mut [Receiver], now: Mono) {
         for receiver in receivers {
             let told = self
                 .told

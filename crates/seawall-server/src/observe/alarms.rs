@@ -241,14 +241,14 @@ impl Alarms {
         let denied = (record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed) && ours();
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
             let event = OperatorEvent::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
-            let words = self.words(upstream, "it refused what it was sent and did not say why");
+            let words = self.describe(upstream, "it refused what it was sent and did not say why");
             bus.raise(&event.because(record.reason.as_str(), words).of(upstream, None), record.at);
             self.denied.insert(upstream.clone());
         }
     }
 
     /// Returns the provider's message about our credentials, or else the given text.
-    fn words(&self, upstream: &str, otherwise: &str) -> String {
+    fn describe(&self, upstream: &str, otherwise: &str) -> String {
         self.words.get(upstream).filter(|words| !words.is_empty()).map_or_else(|| otherwise.to_owned(), |words| format!("it says: {words}"))
     }
 
@@ -257,7 +257,7 @@ impl Alarms {
         if record.attempt.class == Class::Auth
             && let Some(sample) = &record.sample
         {
-            self.words.insert(upstream.clone(), super::said(sample));
+            self.words.insert(upstream.clone(), super::excerpt(sample));
         }
         if record.attempt.status == AttemptStatus::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
@@ -334,7 +334,7 @@ impl Alarms {
                 (false, None) => AlarmKey::Ready,
             };
             is_viable |= state == AlarmKey::Ready;
-            let words = self.words(name, "");
+            let words = self.describe(name, "");
             let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
             if known.0 == state {
                 continue;

@@ -286,14 +286,14 @@ impl Bus {
         }
         recent.packet.push_str(&frame());
         if recent.packet.len() >= LONG {
-            self.hand_out(recent);
+            self.deliver(recent);
         } else {
             self.gathering.notify_one();
         }
     }
 
     /// Sends the packet to all listeners.
-    fn hand_out(&self, recent: &mut Recent) {
+    fn deliver(&self, recent: &mut Recent) {
         if !recent.packet.is_empty() {
             // The last listener may have left; then `send` fails and the packet is dropped.
             drop(self.sender.send(Bytes::from(std::mem::take(&mut recent.packet))));
@@ -305,7 +305,7 @@ impl Bus {
         loop {
             self.gathering.notified().await;
             tokio::time::sleep(TOGETHER).await;
-            self.hand_out(&mut self.recent.lock().unwrap_or_else(PoisonError::into_inner));
+            self.deliver(&mut self.recent.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -324,7 +324,7 @@ impl Bus {
         // Subscribes under the lock, so that no event falls between the missed ones and the subscription.
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         // Sends the pending packet first, so that the new listener does not get its events twice: `missed` has them.
-        self.hand_out(&mut recent);
+        self.deliver(&mut recent);
         let missed = recent.events.iter().filter(|told| heard.is_some_and(|heard| told.id > heard)).map(frame).collect::<String>();
         Some(Listener { packets: self.sender.subscribe(), missed: Bytes::from(missed), count: Arc::clone(&self.listeners) })
     }
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     fn hand_out(bus: &Bus) {
-        bus.hand_out(&mut bus.recent.lock().unwrap());
+        bus.deliver(&mut bus.recent.lock().unwrap());
     }
 
     fn heard(listener: &mut Listener) -> Option<String> {

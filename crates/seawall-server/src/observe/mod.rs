@@ -137,7 +137,7 @@ impl Observer {
     }
 
     /// Processes records. The log writer calls this many times per second.
-    pub(crate) fn look(&self, records: &[Record], shared: &ServerState) {
+    pub(crate) fn observe(&self, records: &[Record], shared: &ServerState) {
         let now = shared.clock.now();
         let second = now.wall.0.div_euclid(1000);
         let mut seen = self.seen();
@@ -246,7 +246,7 @@ impl Observations {
 
 /// Returns the message of an upstream's response in one line, with likely secrets redacted. Known secrets were masked when the sample was
 /// taken.
-fn said(sample: &ErrorSample) -> String {
+fn excerpt(sample: &ErrorSample) -> String {
     redacted(&diagnostic(&sample.body, &sample.content_type))
 }
 

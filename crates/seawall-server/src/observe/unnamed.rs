@@ -58,7 +58,7 @@ impl UnnamedErrors {
             fresh: 1,
             first_at: record.at,
             last_at: record.at,
-            sample: super::said(sample),
+            sample: super::excerpt(sample),
             named_as: None,
         };
         self.0.insert(print, error);

@@ -51,33 +51,33 @@ impl<B: BatchCommand> Batcher<B> {
     }
 
     pub(super) async fn run(&self, command: B) -> Result<B::Answer, Error> {
-        self.hand_in(command).await?.await.map_err(|_| gone())?
+        self.enqueue(command).await?.await.map_err(|_| connection_lost())?
     }
 
     /// Runs several commands; the replies are in their order.
     pub(super) async fn run_all(&self, commands: Vec<B>) -> Vec<Result<B::Answer, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
-            answers.push(self.hand_in(command).await);
+            answers.push(self.enqueue(command).await);
         }
         let mut all = Vec::with_capacity(answers.len());
         for answer in answers {
             all.push(match answer {
-                Ok(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
+                Ok(answer) => answer.await.unwrap_or_else(|_| Err(connection_lost())),
                 Err(error) => Err(error),
             });
         }
         all
     }
 
-    async fn hand_in(&self, command: B) -> Result<oneshot::Receiver<Result<B::Answer, Error>>, Error> {
+    async fn enqueue(&self, command: B) -> Result<oneshot::Receiver<Result<B::Answer, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
-        self.0.send((command, reply)).await.map_err(|_| gone())?;
+        self.0.send((command, reply)).await.map_err(|_| connection_lost())?;
         Ok(answer)
     }
 }
 
-fn gone() -> Error {
+fn connection_lost() -> Error {
     Error::Unavailable("its writer has stopped".to_owned())
 }
 
@@ -102,15 +102,15 @@ async fn serve<B: BatchCommand>(pool: PostgresPool, mut queue: mpsc::Receiver<(B
                 replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
             }
             // The server is reachable, so one command is the cause: each gets a statement of its own.
-            Err(_) => apart(&pool, batch, replies, doubt).await,
+            Err(_) => run_one_by_one(&pool, batch, replies, doubt).await,
         }
     }
 }
 
-async fn apart<B: BatchCommand>(pool: &PostgresPool, batch: Vec<B>, replies: Vec<BatchReply<B>>, doubt: Vec<bool>) {
+async fn run_one_by_one<B: BatchCommand>(pool: &PostgresPool, batch: Vec<B>, replies: Vec<BatchReply<B>>, doubt: Vec<bool>) {
     for ((command, reply), doubt) in batch.into_iter().zip(replies).zip(doubt) {
         let written = patiently(pool, &[command], &mut [doubt]).await;
-        let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(gone));
+        let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(connection_lost));
         drop(reply.send(answer));
     }
 }
@@ -119,7 +119,7 @@ async fn patiently<B: BatchCommand>(pool: &PostgresPool, batch: &[B], doubt: &mu
     for pause in PAUSES_MS {
         match B::write(pool, batch, doubt).await {
             // If another request has found the server away, it has already waited long enough.
-            Err(Error::Unavailable(_)) if !pool.is_away() => tokio::time::sleep(Duration::from_millis(pause)).await,
+            Err(Error::Unavailable(_)) if !pool.is_unreachable() => tokio::time::sleep(Duration::from_millis(pause)).await,
             done => return done,
         }
         doubt.fill(true);

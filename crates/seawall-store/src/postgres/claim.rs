@@ -54,7 +54,7 @@ pub(super) async fn claim(pool: &PostgresPool, claim: &ClaimRequest) -> Result<V
     if let Some(from) = positions.of(&lanes, claim.now) {
         claimed = take(pool, claim, &lanes, Some(&from)).await?;
         positions.keep(&lanes, &claimed, claim.now, Some(&from));
-        lanes = Cow::Owned(rest(&lanes, &claimed));
+        lanes = Cow::Owned(unfilled_lanes(&lanes, &claimed));
     }
     if !lanes.is_empty() {
         let mut front = match take(pool, claim, &lanes, None).await {
@@ -71,7 +71,7 @@ pub(super) async fn claim(pool: &PostgresPool, claim: &ClaimRequest) -> Result<V
 }
 
 /// Returns the remaining demand per lane.
-fn rest(lanes: &[(String, usize)], claimed: &[(i64, Claimed)]) -> Vec<(String, usize)> {
+fn unfilled_lanes(lanes: &[(String, usize)], claimed: &[(i64, Claimed)]) -> Vec<(String, usize)> {
     let given = |lane: &str| claimed.iter().filter(|(_, one)| one.job.upstream == lane).count();
     lanes.iter().map(|(lane, most)| (lane.clone(), most.saturating_sub(given(lane)))).filter(|(_, most)| *most > 0).collect()
 }

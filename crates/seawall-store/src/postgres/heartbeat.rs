@@ -31,7 +31,7 @@ impl Pulse {
         *self.0.borrow()
     }
 
-    pub(super) fn is_heard(&self) {
+    pub(super) fn record_reply(&self) {
         self.0.send_if_modified(std::mem::take);
     }
 
@@ -40,13 +40,13 @@ impl Pulse {
         let mut silence = self.0.subscribe();
         tokio::select! {
             biased;
-            _ = silence.wait_for(|silent| *silent) => Err(silent()),
+            _ = silence.wait_for(|silent| *silent) => Err(unresponsive()),
             done = work => Ok(done),
         }
     }
 
     /// Waits for a reply for a number of checks.
-    async fn look<T>(&self, looks: u32, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+    async fn wait_for_answer<T>(&self, looks: u32, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
         let mut answer = pin!(answer);
         for _ in 0..looks {
             tokio::select! {
@@ -56,26 +56,26 @@ impl Pulse {
             }
         }
         self.0.send_replace(true);
-        Err(silent())
+        Err(unresponsive())
     }
 
     pub(super) async fn connect<T>(&self, connected: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
-        self.look(LOOKS_FOR_A_NEW_ONE, connected).await
+        self.wait_for_answer(LOOKS_FOR_A_NEW_ONE, connected).await
     }
 }
 
-fn silent() -> Error {
+fn unresponsive() -> Error {
     Error::Unavailable("nothing is heard of it".to_owned())
 }
 
 /// Sends `first`, then heartbeats until a reply is missing.
 pub(super) async fn beat(pool: &PostgresPool, client: &tokio_postgres::Client, first: &str, begun: impl FnOnce()) -> Result<(), Error> {
     let pulse = pool.pulse();
-    pulse.look(LOOKS, client.batch_execute(first)).await?;
-    pulse.is_heard();
+    pulse.wait_for_answer(LOOKS, client.batch_execute(first)).await?;
+    pulse.record_reply();
     begun();
     loop {
         tokio::time::sleep(LOOK).await;
-        pulse.look(LOOKS, client.batch_execute("")).await?;
+        pulse.wait_for_answer(LOOKS, client.batch_execute("")).await?;
     }
 }

@@ -26,7 +26,7 @@ const COLUMNS: [(&str, &str); 13] = [
 /// the common ones; their parameters start after the first `before`. One list of rows is used instead of a join of two, because the planner
 /// knows no lengths and would compare all pairs. Claims are looked up one by one for the same reason: the statistics may say that there are
 /// none.
-pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> String {
+pub(super) fn release_claims(before: usize, columns: &[(&str, &str)], more: &str) -> String {
     let columns = || columns.iter().chain(&COLUMNS);
     let values: Vec<String> = (before + 1..).zip(columns()).map(|(number, (_, kind))| format!("${number}::{kind}[]")).collect();
     let names: Vec<&str> = columns().map(|(name, _)| *name).collect();
@@ -39,14 +39,14 @@ pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> Strin
 }
 
 /// Inserts the ended jobs of `gone`.
-pub(super) fn over() -> &'static str {
+pub(super) fn insert_finished() -> &'static str {
     "over AS (INSERT INTO ended (row, token, finished_at, state, id, progress, history, error, response_status, response_cut, \
      response_headers, response_body) SELECT row, token, finished_at, state, id, progress, history, error, status, cut, headers, body \
      FROM gone WHERE state >= 3)"
 }
 
 /// Postpones the other jobs of `gone`, until a turn or a later time.
-pub(super) fn off(turn: &str) -> String {
+pub(super) fn requeue(turn: &str) -> String {
     format!(
         "off AS (UPDATE jobs SET waits = gone.state / 2, turn = {turn}, due = coalesce(gone.due, jobs.due), token = gone.token, \
          progress = gone.progress, history = gone.history, error = gone.error, crashes = least(jobs.crashes, {SUSPECT}) \

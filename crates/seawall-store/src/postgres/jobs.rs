@@ -57,7 +57,7 @@ fn texts<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a str) ->
 }
 
 /// Builds a column of optional texts.
-fn maybe<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<String>) -> Vec<Option<Cow<'a, str>>> {
+fn optional_column<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<String>) -> Vec<Option<Cow<'a, str>>> {
     jobs.iter().map(|(job, _)| of(job).as_deref().map(text)).collect()
 }
 
@@ -152,9 +152,9 @@ async fn once(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result
             &used,
             &dedups,
             &fingerprints,
-            &maybe(jobs, |job| &job.idempotency_key),
-            &maybe(jobs, |job| &job.correlation_id),
-            &maybe(jobs, |job| &job.callback),
+            &optional_column(jobs, |job| &job.idempotency_key),
+            &optional_column(jobs, |job| &job.correlation_id),
+            &optional_column(jobs, |job| &job.callback),
             &origins,
             &texts(jobs, |job| &job.request.method),
             &texts(jobs, |job| &job.request.path),
@@ -169,7 +169,7 @@ async fn once(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result
     // Removed from the set, because a second job with the same id was not inserted.
     let new: Vec<bool> = jobs.iter().map(|(job, _)| kept.remove(&job.id)).collect();
     let left: Vec<&NewJob> = jobs.iter().zip(&new).filter(|(_, new)| !**new).map(|((job, _), _)| *job).collect();
-    let there = if left.is_empty() { ExistingJobs::default() } else { there(connection, &left).await? };
+    let there = if left.is_empty() { ExistingJobs::default() } else { find_existing(connection, &left).await? };
     jobs.iter().zip(new).map(|((job, now), new)| if new { Ok(Some(Enqueued::New(job.id))) } else { there.of(job, *now) }).collect()
 }
 
@@ -189,7 +189,7 @@ struct FoundJob {
     created_at: Wall,
 }
 
-async fn there(connection: &PooledConnection, jobs: &[&NewJob]) -> Result<ExistingJobs, Error> {
+async fn find_existing(connection: &PooledConnection, jobs: &[&NewJob]) -> Result<ExistingJobs, Error> {
     let ids: Vec<Vec<u8>> = jobs.iter().map(|job| job.id.to_bytes().to_vec()).collect();
     let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
     let found = format!("SELECT jobs.dedup, jobs.id, {STATE}, jobs.fingerprint, jobs.upstream, jobs.created_at FROM {PLACED}");

@@ -59,7 +59,7 @@ impl Postgres {
         Ok(Self(Arc::new(PostgresInner { pool, enqueue, settle, begin, woken, _tasks: tasks })))
     }
 
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn is_responsive(&self) -> bool {
         !self.0.pool.pulse().is_silent()
     }
 
@@ -67,7 +67,7 @@ impl Postgres {
         Tx::begin(&self.0.pool).await
     }
 
-    pub(crate) async fn look(&self) -> Result<TransactionRead, Error> {
+    pub(crate) async fn read_transaction(&self) -> Result<TransactionRead, Error> {
         TransactionRead::new(&self.0.pool).await
     }
 

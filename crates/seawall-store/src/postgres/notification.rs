@@ -64,25 +64,25 @@ pub(super) async fn listen(pool: PostgresPool, woken: Arc<Notify>) {
             pause = FIRST_PAUSE;
         };
         // An error only ends this connection.
-        drop(once(&pool, &woken, begun).await);
+        drop(listen_once(&pool, &woken, begun).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
 /// Listens until the connection is lost or the server is silent.
-async fn once(pool: &PostgresPool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
-    let (client, mut connection) = pool.apart().await?;
+async fn listen_once(pool: &PostgresPool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
+    let (client, mut connection) = pool.dedicated_connection().await?;
     let first = format!("LISTEN {CHANNEL}");
     tokio::select! {
         // Messages that have arrived are read before the server counts as silent.
         biased;
-        ended = hear(&mut connection, woken) => ended,
+        ended = receive(&mut connection, woken) => ended,
         silent = beat(pool, &client, &first, begun) => silent,
     }
 }
 
-async fn hear(connection: &mut Connection<Socket, impl ServerStream>, woken: &Notify) -> Result<(), Error> {
+async fn receive(connection: &mut Connection<Socket, impl ServerStream>, woken: &Notify) -> Result<(), Error> {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         if let AsyncMessage::Notification(_) = message.map_err(|error| failed(&error))? {
             woken.notify_one();

@@ -187,7 +187,7 @@ impl PostgresPool {
             if !matches!(error, Error::Unavailable(_)) {
                 return Err(error);
             }
-            match pauses.next().filter(|_| !is_late && !self.is_away()) {
+            match pauses.next().filter(|_| !is_late && !self.is_unreachable()) {
                 Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
                 None => {
                     self.away.fetch_or(!is_busy, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl PostgresPool {
     }
 
     /// Returns whether a request has waited for the server without success, and no reply has come since.
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn is_unreachable(&self) -> bool {
         self.away.load(Ordering::Relaxed) || self.pulse.is_silent()
     }
 
@@ -215,7 +215,9 @@ impl PostgresPool {
     }
 
     /// Opens a connection outside of the pool, whose messages the caller polls.
-    pub(super) async fn apart(&self) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl ServerStream>), Error> {
+    pub(super) async fn dedicated_connection(
+        &self,
+    ) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl ServerStream>), Error> {
         self.pulse.connect(self.config.connect(self.tls.clone())).await
     }
 }

@@ -41,7 +41,7 @@ impl BatchCommand for WrittenSettlement {
     }
 
     async fn write(pool: &PostgresPool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
-        let plain = plainly(&pool.get().await?, batch).await?;
+        let plain = settle_plain(&pool.get().await?, batch).await?;
         let mut rest: Vec<(&Self, bool)> = Vec::new();
         for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
             match settled {
@@ -79,7 +79,7 @@ const HELD: &str = "SELECT held.row, held.token, upstream, tenant, cancel, origi
                     CROSS JOIN LATERAL (SELECT upstream, tenant, origin FROM jobs WHERE jobs.row = held.row OFFSET 0) AS job";
 
 /// Finds settlements whose reply was lost with the connection by their traces.
-async fn left(connection: &PooledConnection, leases: &Leases) -> Result<HashMap<(i64, i64), SettledJob>, Error> {
+async fn find_settled(connection: &PooledConnection, leases: &Leases) -> Result<HashMap<(i64, i64), SettledJob>, Error> {
     let statement = format!(
         "SELECT held.row, held.token, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
          ON jobs.row = held.row AND {GIVEN_BACK} = held.token"
@@ -98,7 +98,7 @@ async fn settle(tx: &mut Tx, batch: &[(&WrittenSettlement, bool)]) -> Result<Vec
         held.insert((row.take()?, row.take()?), SettlingJob::read(&mut row)?);
     }
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
-    let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
+    let mut left = if in_doubt { find_settled(tx.connection()?, &leases).await? } else { HashMap::new() };
     let (mut answers, mut changes, mut letters, mut follow) = (Vec::new(), Vec::new(), Vec::new(), Vec::<(&NewJob, Wall)>::new());
     let (mut over, mut ended, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
     for (worded, doubt) in batch {
@@ -145,8 +145,8 @@ fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
-        let (gone, over) = (job_changes::gone(3, &[("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")], ""), job_changes::over());
-        let off = job_changes::off(&format!("CASE WHEN gone.state = 0 THEN {FIRST}[gone.own] + gone.place ELSE 0 END"));
+        let (gone, over) = (job_changes::release_claims(3, &[("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")], ""), job_changes::insert_finished());
+        let off = job_changes::requeue(&format!("CASE WHEN gone.state = 0 THEN {FIRST}[gone.own] + gone.place ELSE 0 END"));
         format!(
             "WITH {given}, {gone}, {over}, {off}, \
              queued AS (INSERT INTO queue (row, priority, turn, due, upstream) SELECT row, priority, turn, due, upstream FROM off WHERE waits = 0), \
@@ -177,7 +177,8 @@ async fn write(connection: &PooledConnection, changes: &[(JobLease, JobChange<'_
 fn plain_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let (gone, over, off) = (job_changes::gone(0, &[], " AND claims.cancel = 0"), job_changes::over(), job_changes::off("0"));
+        let (gone, over, off) =
+            (job_changes::release_claims(0, &[], " AND claims.cancel = 0"), job_changes::insert_finished(), job_changes::requeue("0"));
         format!("WITH {gone}, {over}, {off} SELECT row, token FROM gone")
     })
 }
@@ -188,7 +189,7 @@ const fn is_short(settle: &SettleJob) -> bool {
 }
 
 /// Writes all short settlements of a batch in one statement. Returns their results.
-async fn plainly(connection: &PooledConnection, batch: &[WrittenSettlement]) -> Result<Vec<Option<Settled>>, Error> {
+async fn settle_plain(connection: &PooledConnection, batch: &[WrittenSettlement]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| is_short(&one.settle)) {

@@ -56,7 +56,7 @@ fn ready_statement() -> &'static str {
 pub(super) async fn tick(pool: &PostgresPool, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
     let connection = pool.get().await?;
     let mut tick = ClockTick::default();
-    let mut seen = look(&connection).await?;
+    let mut seen = read_clock_work(&connection).await?;
     if [seen.lease_over, seen.due].into_iter().flatten().any(|at| at <= now) {
         failpoint::hit("tick-before-commit")?;
         for mut row in ask(&connection, ready_statement(), &[&now.0, &holder.map(Holder::prefix)]).await? {
@@ -64,7 +64,7 @@ pub(super) async fn tick(pool: &PostgresPool, now: Wall, holder: Option<Holder>)
             *(if lost { &mut tick.recovered } else { &mut tick.due }) += 1;
         }
         pool.bell().positions.clear();
-        seen = look(&connection).await?;
+        seen = read_clock_work(&connection).await?;
     }
     Ok(ClockTick { lanes: seen.lanes, next: seen.due, ..tick })
 }
@@ -77,7 +77,7 @@ struct TickReading {
     lanes: Vec<String>,
 }
 
-async fn look(connection: &PooledConnection) -> Result<TickReading, Error> {
+async fn read_clock_work(connection: &PooledConnection) -> Result<TickReading, Error> {
     let next = ask(connection, NEXT, &[]).await?;
     let mut next = next.into_iter().next().ok_or_else(|| Error::Failed("a look found nothing".to_owned()))?;
     let (lease_over, due) = (next.take()?, next.take()?);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
     let database = &resolved(database);
     // A process that opened the file under another name has its write-ahead log beside that name.
-    if database.exists() && preflight::look(database)? == DatabaseState::WithoutItsLog {
+    if database.exists() && preflight::inspect(database)? == DatabaseState::WithoutItsLog {
         let why = "it is in use, and its log is not beside it: is this another name of the file (a hard link, a bind mount)?";
         return Err(Error::Unavailable(why.to_owned()));
     }
@@ -80,7 +80,7 @@ pub(crate) fn check(database: &Path) -> Result<(), Error> {
     if !database.exists() {
         return Err(Error::Unavailable(format!("there is no file {}", database.display())));
     }
-    preflight::look(database)?;
+    preflight::inspect(database)?;
     let db = read_only(database)?;
     schema::check_all(&db)
 }

@@ -1,6 +1,6 @@
 //! Jobs: each transaction that takes a job from one place puts it into another, and checks the lease if there is one.
 
-use super::statement_cache::{maybe, text};
+use super::statement_cache::{optional_value, text};
 use super::{Columns, Sqlite, Tx};
 use crate::error::Error;
 use crate::failpoint;
@@ -101,7 +101,7 @@ pub(super) fn enqueue(tx: &mut Tx<'_>, job: &NewJob, now: Wall) -> Result<Enqueu
 }
 
 fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &JobColumns, now: Wall) -> Result<Enqueued, Error> {
-    if let Some(known) = known(tx.db, job)? {
+    if let Some(known) = find_duplicate(tx.db, job)? {
         return Ok(known);
     }
     let waits = job.run_at > now;
@@ -119,20 +119,20 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &JobColumns, now: Wall) -> Res
         Integer(turn),
         Integer(due),
         Integer(job.run_at.0),
-        maybe(job.expires_at, |at| Integer(at.0)),
+        optional_value(job.expires_at, |at| Integer(at.0)),
         Integer(now.0),
         text(&written.progress),
-        maybe(job.dedup.as_ref(), |dedup| Blob(dedup)),
+        optional_value(job.dedup.as_ref(), |dedup| Blob(dedup)),
         Blob(&job.fingerprint),
-        maybe(job.idempotency_key.as_deref(), text),
-        maybe(job.correlation_id.as_deref(), text),
-        maybe(job.callback.as_deref(), text),
-        maybe(written.origin.as_deref(), text),
+        optional_value(job.idempotency_key.as_deref(), text),
+        optional_value(job.correlation_id.as_deref(), text),
+        optional_value(job.callback.as_deref(), text),
+        optional_value(written.origin.as_deref(), text),
         text(&job.request.method),
         text(&job.request.path),
         text(&written.history),
         text(&written.headers),
-        maybe(inline.then_some(&job.request.body[..]), Blob),
+        optional_value(inline.then_some(&job.request.body[..]), Blob),
     ])?;
     let row = tx.db.last_insert_rowid();
     if !waits {
@@ -145,7 +145,7 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &JobColumns, now: Wall) -> Res
 }
 
 /// Returns the same job, if it was submitted before.
-fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
+fn find_duplicate(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     let Some(dedup) = &job.dedup else { return Ok(None) };
     let found = db
         .prepare_cached(&KNOWN)?
@@ -222,14 +222,14 @@ fn renew(db: &Connection, lease: JobLease, until: Wall) -> Result<Renewed, Error
     })
 }
 
-fn held(db: &Connection, lease: JobLease) -> Result<Option<SettlingJob>, Error> {
+fn find_leased(db: &Connection, lease: JobLease) -> Result<Option<SettlingJob>, Error> {
     const HELD: &str = "SELECT upstream, tenant, cancel, origin FROM claims JOIN jobs ON jobs.row = claims.row \
                         WHERE claims.row = ? AND claims.token = ?";
     of_lease(db, HELD, lease)?.map(|mut held| SettlingJob::read(&mut held)).transpose()
 }
 
 /// Returns what this claim's settlement has left behind.
-fn left(db: &Connection, lease: JobLease) -> Result<Option<SettledJob>, Error> {
+fn find_settled(db: &Connection, lease: JobLease) -> Result<Option<SettledJob>, Error> {
     let statement = format!("SELECT {LEFT} FROM {PLACED} WHERE jobs.row = ? AND {GIVEN_BACK} = ?");
     of_lease(db, &statement, lease)?.map(|mut left| SettledJob::read(&mut left)).transpose()
 }
@@ -249,8 +249,8 @@ fn settle_one(tx: &mut Tx<'_>, worded: &WrittenSettlement) -> Result<Settled, Er
         write(tx, settle, 0, &change)?;
         return conclude(tx, settle, settled);
     }
-    let Some(held) = held(tx.db, settle.lease)? else {
-        let left = if settle.again { left(tx.db, settle.lease)? } else { None };
+    let Some(held) = find_leased(tx.db, settle.lease)? else {
+        let left = if settle.again { find_settled(tx.db, settle.lease)? } else { None };
         return Ok(left.map(|left| left.by(worded)).transpose()?.flatten().unwrap_or(Settled::Lost));
     };
     let (settled, change, besides) = settled::settle(worded, &held)?;
@@ -300,11 +300,11 @@ fn write(tx: &mut Tx<'_>, settle: &SettleJob, turn: i64, change: &JobChange<'_>)
     tx.put_off()?.execute([
         Integer((!change.is_queued()).into()),
         Integer(turn),
-        maybe(change.due, |at| Integer(at.0)),
+        optional_value(change.due, |at| Integer(at.0)),
         Integer(lease.token),
         text(change.progress),
         text(change.history),
-        maybe(change.error, text),
+        optional_value(change.error, text),
         Integer(SUSPECT.into()),
         Integer(lease.row),
     ])?;
@@ -326,11 +326,11 @@ fn end(tx: &mut Tx<'_>, lease: JobLease, finished_at: Wall, change: &JobChange<'
         Integer(finished_at.0),
         text(change.progress),
         text(change.history),
-        maybe(change.error, text),
-        maybe(response, |response| Integer(response.status.into())),
-        maybe(response, |response| Integer(response.truncated.into())),
-        maybe(response, |response| text(response.headers.as_json())),
-        maybe(response, |response| Blob(&response.body)),
+        optional_value(change.error, text),
+        optional_value(response, |response| Integer(response.status.into())),
+        optional_value(response, |response| Integer(response.truncated.into())),
+        optional_value(response, |response| text(response.headers.as_json())),
+        optional_value(response, |response| Blob(&response.body)),
     ])?;
     Ok(())
 }

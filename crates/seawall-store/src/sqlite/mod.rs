@@ -72,23 +72,23 @@ impl<'a> Tx<'a> {
     }
 
     fn insert(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.insert, self.db, jobs::INSERT)
+        Bound::prepared_once(&mut self.insert, self.db, jobs::INSERT)
     }
 
     fn queue(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.queue, self.db, jobs::QUEUE)
+        Bound::prepared_once(&mut self.queue, self.db, jobs::QUEUE)
     }
 
     fn release(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.release, self.db, jobs::RELEASE)
+        Bound::prepared_once(&mut self.release, self.db, jobs::RELEASE)
     }
 
     fn end(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.end, self.db, jobs::END)
+        Bound::prepared_once(&mut self.end, self.db, jobs::END)
     }
 
     fn put_off(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.put_off, self.db, jobs::PUT_OFF)
+        Bound::prepared_once(&mut self.put_off, self.db, jobs::PUT_OFF)
     }
 }
 
@@ -102,7 +102,7 @@ impl Sqlite {
         preflight::look_for_its_log(path)?;
         create_private(path);
         let mut owner = Owner::claim(path)?;
-        let found = preflight::look(path)?;
+        let found = preflight::inspect(path)?;
         let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db))?;
         owner.settle(|| upkeep::orphan_all(&db))?;
         mark_in_use(&db)?;

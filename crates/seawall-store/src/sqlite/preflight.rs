@@ -39,7 +39,7 @@ pub(super) fn look_for_its_log(path: &Path) -> Result<(), Error> {
 }
 
 /// Refuses a database that is damaged, newer than this program, or without a match to the log beside it.
-pub(super) fn look(path: &Path) -> Result<DatabaseState, Error> {
+pub(super) fn inspect(path: &Path) -> Result<DatabaseState, Error> {
     look_for_its_log(path)?;
     if is_empty(path) {
         return Ok(DatabaseState::Whole);

@@ -15,7 +15,7 @@ pub(super) struct Bound<'a> {
 
 impl<'a> Bound<'a> {
     /// Returns the statement in its slot and prepares it on first use, since even a lookup costs a good part of the execution.
-    pub(super) fn once<'p>(place: &'p mut Option<Self>, db: &'a Connection, sql: &str) -> Result<&'p mut Self, Error> {
+    pub(super) fn prepared_once<'p>(place: &'p mut Option<Self>, db: &'a Connection, sql: &str) -> Result<&'p mut Self, Error> {
         match place {
             Some(known) => Ok(known),
             none => Ok(none.insert(Self { statement: db.prepare_cached(sql)?, values: Vec::new() })),
@@ -73,6 +73,6 @@ pub(super) const fn text(text: &str) -> ValueRef<'_> {
 }
 
 /// Converts an optional value; `None` becomes NULL.
-pub(super) fn maybe<'v, T>(value: Option<T>, of: impl FnOnce(T) -> ValueRef<'v>) -> ValueRef<'v> {
+pub(super) fn optional_value<'v, T>(value: Option<T>, of: impl FnOnce(T) -> ValueRef<'v>) -> ValueRef<'v> {
     value.map_or(ValueRef::Null, of)
 }

@@ -62,7 +62,7 @@ impl WriteAheadLog {
     /// Checkpoints the rest if it is due. A failed checkpoint is repeated after further growth.
     pub(super) fn begin_anew_if_due(&self, writer: &Connection) {
         if self.due.swap(false, Ordering::Relaxed) {
-            drop(self.fold(writer));
+            drop(self.checkpoint(writer));
         }
     }
 
@@ -75,7 +75,7 @@ impl WriteAheadLog {
     fn follow(&self, beside: &Connection, bounds: LogBounds) {
         for _ in 0..ROUNDS {
             // If the disk fails, the writer gets an error as well.
-            let Ok((pages, folded)) = self.fold(beside) else { return };
+            let Ok((pages, folded)) = self.checkpoint(beside) else { return };
             if pages < bounds.long {
                 return;
             }
@@ -87,7 +87,7 @@ impl WriteAheadLog {
     }
 
     /// Checkpoints as far as no reader prevents it. Returns the pages of the log and the number of them in the database.
-    fn fold(&self, db: &Connection) -> Result<(i32, i32), Error> {
+    fn checkpoint(&self, db: &Connection) -> Result<(i32, i32), Error> {
         let _alone = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))?)
     }

@@ -21,7 +21,7 @@ pub(super) async fn file<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<i64, Er
 }
 
 /// Reverts `file` for a letter that existed already.
-pub(super) async fn unfile<S: Sql>(sql: &mut S, issue: i64) -> Result<(), Error> {
+pub(super) async fn uncount<S: Sql>(sql: &mut S, issue: i64) -> Result<(), Error> {
     sql.execute("UPDATE issues SET open = open - 1, total = total - 1 WHERE issue = $1", values![issue]).await?;
     Ok(())
 }
@@ -33,7 +33,7 @@ pub(super) async fn recount<S: Sql>(sql: &mut S, issue: i64, by: i64) -> Result<
 }
 
 /// Returns the issues that a filter matches. They are few, and spare lists the walk past letters of other issues.
-pub(super) async fn meant<S: Sql>(sql: &mut S, filter: &LetterQuery) -> Result<Option<Vec<i64>>, Error> {
+pub(super) async fn matching_issues<S: Sql>(sql: &mut S, filter: &LetterQuery) -> Result<Option<Vec<i64>>, Error> {
     let mut wanted: Vec<(&str, SqlValue)> = Vec::new();
     wanted.extend(filter.upstream.as_ref().map(|upstream| ("upstream", upstream.into())));
     wanted.extend(filter.endpoint.as_ref().map(|endpoint| ("endpoint", endpoint.into())));

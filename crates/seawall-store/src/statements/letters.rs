@@ -1,6 +1,6 @@
 //! Dead letters: stored, replayed and deleted. An issue's counts change in the same transaction as its letters.
 
-use super::issues::{self, file, recount, unfile};
+use super::issues::{self, file, recount, uncount};
 use super::replay;
 use crate::error::Error;
 use crate::failpoint;
@@ -57,7 +57,7 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
         )
         .await?;
     // A concurrent request has stored it meanwhile.
-    if kept == 0 { unfile(sql, issue).await } else { Ok(()) }
+    if kept == 0 { uncount(sql, issue).await } else { Ok(()) }
 }
 
 pub(crate) async fn keep_all<S: Sql>(sql: &mut S, letters: &[NewLetter]) -> Result<(), Error> {
@@ -186,7 +186,8 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &LetterQuery, window: &Pag
     let statuses = filter.status.map_or_else(|| LetterStatus::ALL.to_vec(), |status| vec![status]);
     let mut letters = Vec::new();
     if filter.ids.is_empty() {
-        let issues = issues::meant(sql, filter).await?.map_or_else(|| vec![None], |issues| issues.into_iter().map(Some).collect());
+        let issues =
+            issues::matching_issues(sql, filter).await?.map_or_else(|| vec![None], |issues| issues.into_iter().map(Some).collect());
         for issue in issues {
             for status in &statuses {
                 run(sql, filter, *window, *status, issue, &mut letters).await?;

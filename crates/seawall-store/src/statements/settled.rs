@@ -123,17 +123,17 @@ pub(crate) fn settle<'a>(worded: &'a WrittenSettlement, held: &SettlingJob) -> R
     let now = settle.now;
     let cancelled = held.cancel && matches!(settle.ending, JobEnding::Wait { .. } | JobEnding::Release);
     let (state, due, error, response, besides) = match &settle.ending {
-        _ if cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
-        JobEnding::Cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
+        _ if cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, replay_over(letter, false)),
+        JobEnding::Cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, replay_over(letter, false)),
         JobEnding::Wait { until, reason } if *until <= now => (JobState::Queued, Some(*until), Some(*reason), None, SideEffect::Nothing),
         JobEnding::Wait { until, reason } => (JobState::Waiting, Some(*until), Some(*reason), None, SideEffect::Nothing),
         JobEnding::Release => (JobState::Queued, None, None, None, SideEffect::Nothing),
-        JobEnding::Done(_) => (JobState::Done, None, None, said(settle), over(letter, true)),
+        JobEnding::Done(_) => (JobState::Done, None, None, stored_response(settle), replay_over(letter, true)),
         JobEnding::Dead(new) => {
             let besides = letter.map_or(SideEffect::Letter(new), |letter| SideEffect::ReplayFailed { letter, how: new });
-            (JobState::Dead, None, Some(new.code.as_str()), said(settle), besides)
+            (JobState::Dead, None, Some(new.code.as_str()), stored_response(settle), besides)
         }
-        JobEnding::Failed { code } => (JobState::Dead, None, Some(code.as_str()), said(settle), over(letter, false)),
+        JobEnding::Failed { code } => (JobState::Dead, None, Some(code.as_str()), stored_response(settle), replay_over(letter, false)),
     };
     let settled = if state == JobState::Cancelled { Settled::Cancelled } else { Settled::Kept };
     let change = JobChange {
@@ -161,13 +161,13 @@ pub(crate) fn plain(of: &WrittenSettlement) -> Result<Option<(Settled, JobChange
 }
 
 /// Returns the response that is stored with an ended job.
-fn said(settle: &SettleJob) -> Option<&Response> {
+fn stored_response(settle: &SettleJob) -> Option<&Response> {
     if let JobEnding::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() }
 }
 
 pub(crate) const CANCELLED: &str = "cancelled";
 
-fn over<'a>(letter: Option<CallId>, worked: bool) -> SideEffect<'a> {
+fn replay_over<'a>(letter: Option<CallId>, worked: bool) -> SideEffect<'a> {
     letter.map_or(SideEffect::Nothing, |letter| SideEffect::ReplayOver { letter, worked })
 }
 

@@ -165,12 +165,12 @@ async fn silence(stage: &Stage, back: impl AsyncFnOnce()) {
         let late = tokio::time::timeout(Duration::from_secs(15), stage.store.enqueue(vec![late.clone()], NOON)).await;
         late.expect("nobody waits for ever").unwrap_err()
     };
-    assert!(stage.store.is_heard());
+    assert!(stage.store.is_responsive());
     let refused = answers().await;
-    assert!(refused.passes() && !stage.store.is_heard(), "{refused}");
+    assert!(refused.passes() && !stage.store.is_responsive(), "{refused}");
     assert_eq!(answers().await.to_string(), "the database does not answer: nothing is heard of it");
     back().await;
-    while !stage.store.is_heard() {
+    while !stage.store.is_responsive() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stage.enqueue(before.clone()).await;
@@ -198,7 +198,7 @@ async fn a_server_that_is_held_up_is_not_waited_for() {
 async fn a_statement_that_takes_long_is_waited_for() {
     let stage = with_trigger("BEFORE INSERT ON jobs FOR EACH ROW", "PERFORM pg_sleep(5);").await;
     let id = stage.enqueue(stage.job("u")).await;
-    assert!(stage.store.is_heard() && stage.store.job(id).await.unwrap().is_some());
+    assert!(stage.store.is_responsive() && stage.store.job(id).await.unwrap().is_some());
 }
 
 /// Claims and settles until stopped; counts how often each job was settled for good.

@@ -427,7 +427,7 @@ pub(super) fn lane_given_up(code: Code) -> Cause {
         Code::Paused => (Reason::ProviderPause, Class::Transient),
         _ => (Reason::KeysCooling, Class::Quota),
     };
-    let detail = Masked::ours("its host had been away for longer than --max-outage");
+    let detail = Masked::own_words("its host had been away for longer than --max-outage");
     Cause { class, reason: reason.as_str().to_owned(), code: code.as_str().to_owned(), detail }
 }
 

@@ -215,7 +215,7 @@ impl FetchState {
         let to = match self.locate(&run.row) {
             Ok(to) => to,
             Err(why) => {
-                self.dead(&run, None, Cause::unusable(Masked::ours(why)), None, None).await;
+                self.dead(&run, None, Cause::unusable(Masked::own_words(why)), None, None).await;
                 return self.lanes.borrow_mut().leave(lane);
             }
         };
@@ -228,7 +228,7 @@ impl FetchState {
             let target = match to.request_target(&run.row.below) {
                 Ok(target) => target,
                 Err(bad) => {
-                    self.dead(&run, Some(&to), Cause::unusable(Masked::ours(bad.to_string())), None, None).await;
+                    self.dead(&run, Some(&to), Cause::unusable(Masked::own_words(bad.to_string())), None, None).await;
                     break;
                 }
             };
@@ -276,7 +276,7 @@ impl FetchState {
             caller: &self.caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(&run.row)),
-            who: LimitSubject::here(&self.caller, "", &nothing),
+            who: LimitSubject::internal(&self.caller, "", &nothing),
             trail: Some(&trail),
             keeper: None,
             start_log: None,
@@ -367,7 +367,7 @@ impl FetchState {
             let (class, code) =
                 last.map_or((Class::Transient, Code::DeadlineExceeded.as_str().to_owned()), |last| (last.class, last.status.to_string()));
             let detail =
-                Masked::ours(format!("its next attempt would come after the {} that it has", to.endpoint.spec.policy.timeout.total));
+                Masked::own_words(format!("its next attempt would come after the {} that it has", to.endpoint.spec.policy.timeout.total));
             let cause = Cause { class, reason: Reason::DeadlineExceeded.as_str().to_owned(), code, detail };
             return self.dead(&run, Some(to), cause, None, None).await;
         }
@@ -515,7 +515,7 @@ impl FetchState {
         let (progress, history, landmark) = (CallProgress::default(), Vec::new(), Landmark::default());
         let run = StartedRow { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, landmark, resends: 0, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
-        let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };
+        let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::own_words(format!("line {}: {}", bad.line, bad.why))) };
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;
     }
 
