@@ -96,7 +96,7 @@ fn limit_layers(times: u64) {
     for at in 0..times {
         let [a, b, c] = black_box(&mut cells);
         let mut layers = [(&limits[0], a), (&limits[1], b), (&limits[2], c)];
-        let _ = black_box(layered::take(&mut layers, Mono(START + at * STEP), 1));
+        let _ = black_box(layered::take_all(&mut layers, Mono(START + at * STEP), 1));
     }
 }
 

@@ -48,7 +48,7 @@ fn cells(times: u64) {
     for at in 0..times {
         let [a, b, c] = black_box(&mut cells);
         let mut layers = [(&limits[0], a), (&limits[1], b), (&limits[2], c)];
-        let _ = black_box(layered::take(&mut layers, Mono(START + at * STEP), 1));
+        let _ = black_box(layered::take_all(&mut layers, Mono(START + at * STEP), 1));
     }
 }
 
@@ -73,7 +73,7 @@ fn limits(times: u64) {
     let headers = http::HeaderMap::new();
     for at in 0..times {
         let who = black_box(who(&headers));
-        let _ = black_box(endpoint.state.limits.take(&who, &endpoint.names, 1, Mono(START + at * STEP)));
+        let _ = black_box(endpoint.state.limits.take_all(&who, &endpoint.names, 1, Mono(START + at * STEP)));
     }
 }
 

@@ -65,7 +65,7 @@ async fn rate<F: Future<Output = ()> + 'static>(operation: impl Fn() -> F + Clon
 
 async fn check(live: &Live, clock: &Clock, headers: &http::HeaderMap) {
     let link = live.upstreams[0].endpoints[0].state.link().expect("state is shared");
-    let (answer, took) = link.limits.take(&who(headers), clock).await;
+    let (answer, took) = link.limits.take_all(&who(headers), clock).await;
     assert!(matches!((answer, &took), (AskAnswer::Limited { .. }, Took::Shared(_))), "{answer:?}");
 }
 
