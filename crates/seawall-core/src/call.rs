@@ -36,7 +36,7 @@ use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 use held::HeldResources;
 use std::sync::Arc;
-use waiting::Obstacle;
+use waiting::{Obstacle, WaitTimes};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
@@ -101,6 +101,8 @@ pub struct Call {
     blocked_since: Option<Mono>,
     /// The sum of all such waits.
     waited: Nanos,
+    /// The same by kind of obstacle; only calls that waited have it.
+    wait_times: Option<Box<WaitTimes>>,
     /// The obstacle that the call waits for in line.
     obstacle: Option<Obstacle>,
     /// The last failed attempt: its class and the upstream's response, if there was one.
@@ -141,6 +143,7 @@ impl Call {
             state: State::Limits,
             held: HeldResources::default(),
             blocked_since: None,
+            wait_times: None,
             waited: Nanos::ZERO,
             obstacle: None,
             last: None,
@@ -307,6 +310,12 @@ impl Call {
         Action::Wait { until: (now.mono + queue_timeout).min(self.deadline.at), reason: Reason::Queued }
     }
 
+    /// A call that returned its slot to wait goes back to the line, as one that finds the pool full does.
+    fn queue_timed_out(&mut self, now: Now) -> Action {
+        let back = self.obstacle.and_then(|obstacle| self.pool_is_full(obstacle, now));
+        back.unwrap_or_else(|| self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now))
+    }
+
     fn entered(&mut self, now: Now) -> Action {
         self.held.slot = Some(now.mono);
         self.reserve(now)
@@ -462,7 +471,7 @@ impl Call {
     pub fn waited(&mut self, now: Now) -> Action {
         match self.state {
             State::Paced => self.pool(now),
-            State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
+            State::Queued => self.queue_timed_out(now),
             State::BackingOff if self.unfunded => self.ask_for_funding(),
             State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),

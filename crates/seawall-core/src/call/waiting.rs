@@ -63,6 +63,16 @@ impl Obstacle {
         }
     }
 
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Breaker { .. } => Kind::Breaker,
+            Self::Pause { .. } => Kind::Pause,
+            Self::Keys { .. } | Self::RejectedKeys { .. } => Kind::Keys,
+            Self::Limit { .. } => Kind::Limit,
+            Self::Budget { .. } => Kind::Budget,
+        }
+    }
+
     const fn reason(self) -> Reason {
         match self {
             Self::Breaker { .. } => Reason::CircuitOpen,
@@ -72,6 +82,55 @@ impl Obstacle {
             Self::Limit { .. } => Reason::RateLimited,
             Self::Budget { .. } => Reason::BudgetExhausted,
         }
+    }
+}
+
+/// The kinds of obstacle that have a patience of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Breaker,
+    Pause,
+    Keys,
+    Limit,
+    Budget,
+}
+
+/// How long a call has waited for each kind of obstacle. A wait for one of them takes nothing from the patience for another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WaitTimes {
+    spent: [Nanos; 5],
+    current: Option<(Kind, Mono)>,
+}
+
+impl WaitTimes {
+    fn begin(&mut self, kind: Kind, now: Mono) {
+        if self.current.is_none_or(|(current, _)| current != kind) {
+            self.close(now);
+            self.current = Some((kind, now));
+        }
+    }
+
+    fn close(&mut self, now: Mono) {
+        if let Some((kind, since)) = self.current.take() {
+            self.spent[kind as usize] = self.spent(kind) + now.since(since);
+        }
+    }
+
+    /// A send ends all waits. The time spent on the budget counts for the whole call: otherwise each retry could wait as long again.
+    fn end(&mut self, now: Mono) {
+        self.close(now);
+        let budget = self.spent(Kind::Budget);
+        self.spent = [Nanos::ZERO; 5];
+        self.spent[Kind::Budget as usize] = budget;
+    }
+
+    const fn spent(&self, kind: Kind) -> Nanos {
+        self.spent[kind as usize]
+    }
+
+    fn spent_at(&self, kind: Kind, now: Mono) -> Nanos {
+        let running = self.current.filter(|(current, _)| *current == kind).map_or(Nanos::ZERO, |(_, since)| now.since(since));
+        self.spent(kind) + running
     }
 }
 
@@ -112,7 +171,7 @@ impl Call {
         let gives_up = self.gives_up_at(obstacle, now);
         let until = match obstacle.until() <= gives_up {
             true => gives_up,
-            false if obstacle.is_probed() => gives_up.min(self.blocked_since.unwrap_or(now.mono) + FOR_PROBES),
+            false if obstacle.is_probed() => gives_up.min(now.mono + Nanos(FOR_PROBES.0.saturating_sub(self.spent_on(obstacle, now).0))),
             false => return None,
         };
         (now.mono < until).then_some(until)
@@ -131,7 +190,12 @@ impl Call {
         let whole = self.plan.timeout.attempt.min(self.deadline.at.since(self.started));
         let reserve = Nanos(whole.0 / 10).min(MAX_RESERVE).max(self.deadline.margin);
         let last_send = Mono(self.deadline.at.0.saturating_sub(reserve.0));
-        (self.blocked_since.unwrap_or(now.mono) + patience).min(last_send)
+        (now.mono + Nanos(patience.0.saturating_sub(self.spent_on(obstacle, now).0))).min(last_send)
+    }
+
+    /// The time that this call has waited for obstacles of this kind.
+    fn spent_on(&self, obstacle: Obstacle, now: Now) -> Nanos {
+        self.wait_times.as_ref().map_or(Nanos::ZERO, |times| times.spent_at(obstacle.kind(), now.mono))
     }
 
     pub(super) fn ask_for_line(&mut self, obstacle: Obstacle) -> Action {
@@ -144,6 +208,7 @@ impl Call {
         self.held.line = Some(place);
         self.obstacle = Some(obstacle);
         self.blocked_since.get_or_insert(now.mono);
+        self.wait_times.get_or_insert_default().begin(obstacle.kind(), now.mono);
         self.state = State::InLine;
         let until = self.waits_until(obstacle, now).map_or(at, |until| at.min(until));
         Action::Wait { until, reason: obstacle.reason() }
@@ -212,6 +277,9 @@ impl Call {
     pub(super) fn stop_waiting(&mut self, now: Now) {
         if let Some(since) = self.blocked_since.take() {
             self.waited = self.waited + now.mono.since(since);
+        }
+        if let Some(times) = &mut self.wait_times {
+            times.end(now.mono);
         }
     }
 
@@ -285,5 +353,37 @@ impl Call {
             reason: Reason::CircuitOpen,
         });
         self.refuse(Code::CircuitOpen, Reason::CircuitOpen, Some(retry_at), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(s: u64) -> Mono {
+        Mono(s * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_wait_for_keys_takes_nothing_from_the_patience_for_a_breaker() {
+        let mut times = WaitTimes::default();
+        times.begin(Kind::Keys, at(0));
+        times.begin(Kind::Keys, at(5));
+        times.begin(Kind::Breaker, at(17));
+        assert_eq!(
+            (times.spent_at(Kind::Keys, at(20)), times.spent_at(Kind::Breaker, at(20))),
+            (Nanos::from_secs(17), Nanos::from_secs(3))
+        );
+        times.begin(Kind::Keys, at(20));
+        assert_eq!(times.spent_at(Kind::Keys, at(21)), Nanos::from_secs(18));
+    }
+
+    #[test]
+    fn all_retries_of_a_call_share_its_patience_for_the_budget() {
+        let mut times = WaitTimes::default();
+        times.begin(Kind::Budget, at(0));
+        times.begin(Kind::Breaker, at(10));
+        times.end(at(12));
+        assert_eq!((times.spent_at(Kind::Budget, at(60)), times.spent_at(Kind::Breaker, at(60))), (Nanos::from_secs(10), Nanos::ZERO));
     }
 }
