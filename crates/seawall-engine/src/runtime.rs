@@ -350,15 +350,18 @@ impl LiveUpstream {
         let before = before.map(|(before, _)| before);
         let credentials = parts.credentials(spec, before)?;
         let state = state(spec, credentials.as_ref(), before);
+        // What is known of one server says nothing of another, and calls that wait for the old one must not be the probes of the new one.
+        let same_server = before.filter(|before| before.spec.url == spec.url);
         // A breaker for all endpoints is kept, and new endpoints join it.
         let of_all = |endpoint: &&Arc<LiveEndpoint>| endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
-        let shared = before
+        let shared = same_server
             .and_then(|before| before.endpoints.iter().find(of_all))
             .map(|endpoint| endpoint.state.shared_breaker())
             .unwrap_or_default();
         let endpoints = spec.endpoints.iter().map(|endpoint| {
             let previous = before.and_then(|before| before.endpoints.iter().find(|other| other.spec.name == endpoint.name));
-            let kept = previous.filter(|previous| previous.spec.policy.breaker.per == BreakerPer::Endpoint);
+            let previous_state = previous.filter(|_| same_server.is_some());
+            let kept = previous_state.filter(|previous| previous.spec.policy.breaker.per == BreakerPer::Endpoint);
             let breaker = match endpoint.policy.breaker.per {
                 BreakerPer::Upstream => shared.clone(),
                 BreakerPer::Endpoint => kept.map(|previous| previous.state.shared_breaker()).unwrap_or_default(),
@@ -371,7 +374,7 @@ impl LiveUpstream {
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
             let mut plan = CallPlan::new(parts.config, spec, endpoint);
             let own_state = EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
-                .after(previous.map(|previous| &previous.state));
+                .after(previous_state.map(|previous| &previous.state));
             plan.limited = !own_state.limits.is_empty();
             Ok(Arc::new(LiveEndpoint {
                 deadline_header: endpoint.policy.deadline_header.as_deref().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
@@ -387,10 +390,7 @@ impl LiveUpstream {
             }))
         });
         let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect::<Result<_, UnusableConfig>>()?;
-        let id = match before {
-            Some(before) if before.spec.url == spec.url => before.id,
-            _ => IDS.fetch_add(1, Ordering::Relaxed),
-        };
+        let id = same_server.map_or_else(|| IDS.fetch_add(1, Ordering::Relaxed), |before| before.id);
         Ok(Self {
             id,
             endpoints,

@@ -102,6 +102,18 @@ fn a_reload_changes_behaviour_and_keeps_state() {
 }
 
 #[test]
+fn an_upstream_that_moves_begins_with_a_closed_breaker() {
+    let (dead, healthy) = (Upstream::replying(&[&answer("500 Oops", "", "")]), Upstream::fine());
+    let keys = "retry = { attempts = 1 }\nbreaker = { consecutive = 2, open = \"30s\" }\n";
+    let gateway = Start::before(&dead, keys).go();
+    assert_eq!([500, 500, 503], [(); 3].map(|()| gateway.get("/api/x").status));
+    gateway.rewrite(&Start::before(&healthy, keys));
+    gateway.signal("HUP");
+    eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
+    assert_eq!(gateway.get("/api/x").status, 200, "the new server has not failed");
+}
+
+#[test]
 fn a_reload_says_what_only_a_restart_changes() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, "").go();
