@@ -50,57 +50,31 @@ pub struct LinePlace {
     lane: Lane,
 }
 
-/// Calls that wait for one thing, by ticket, each with the time at which its obstacle ends.
+/// Calls that wait for one thing, by ticket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LaneQueue {
-    waiters: VecDeque<(u64, Mono)>,
-    /// When the next of them looks.
+    tickets: VecDeque<u64>,
+    /// When the first of them checks.
     look_at: Mono,
 }
 
 impl LaneQueue {
-    fn find(&self, ticket: u64) -> Result<usize, usize> {
-        self.waiters.binary_search_by_key(&ticket, |(ticket, _)| *ticket)
-    }
-
-    fn insert(&mut self, ticket: u64, ready_at: Mono) {
-        match self.find(ticket) {
-            Ok(at) => self.waiters[at].1 = ready_at,
-            Err(at) => self.waiters.insert(at, (ticket, ready_at)),
+    fn insert(&mut self, ticket: u64) {
+        if let Err(at) = self.tickets.binary_search(&ticket) {
+            self.tickets.insert(at, ticket);
         }
     }
 
     fn remove(&mut self, ticket: u64) {
-        if let Ok(at) = self.find(ticket) {
-            self.waiters.remove(at);
+        if let Ok(at) = self.tickets.binary_search(&ticket) {
+            self.tickets.remove(at);
         }
     }
 
-    /// Returns the number of calls that look before this one: those whose obstacle should have ended by now, then the others. Calls of a lane may
-    /// have obstacles that end at different times, as when a reload adds a key, and a long one must not hold up the others.
-    fn rank(&self, ticket: u64, now: Mono) -> u64 {
-        let (Ok(at) | Err(at)) = self.find(ticket);
-        let is_ready = |waiter: &&(u64, Mono)| waiter.1 <= now;
-        let before = self.waiters.range(..at);
-        let rank = match self.waiters.get(at) {
-            Some(own) if own.1 <= now => before.filter(is_ready).count(),
-            _ => at + self.waiters.range(at..).filter(is_ready).count(),
-        };
+    /// Returns the number of calls before this one.
+    fn rank(&self, ticket: u64) -> u64 {
+        let (Ok(rank) | Err(rank)) = self.tickets.binary_search(&ticket);
         u64::try_from(rank).unwrap_or(u64::MAX)
-    }
-
-    /// Returns when a call asks for its turn: once those before it have looked, or when its own obstacle ends.
-    fn ask_at(&self, ticket: u64, spacing: Nanos, now: Mono) -> Mono {
-        let rank = self.rank(ticket, now);
-        if rank == 0 {
-            return self.look_at;
-        }
-        let turn = |from: Mono, rank: u64| from + Nanos(spacing.0.saturating_mul(rank));
-        let own = self.find(ticket).map_or(Mono(u64::MAX), |at| {
-            let ready_at = self.waiters[at].1.max(now);
-            turn(ready_at.max(self.look_at), self.rank(ticket, ready_at))
-        });
-        turn(self.look_at.max(now), rank).min(own).min(now + MAX_NAP)
     }
 }
 
@@ -112,7 +86,7 @@ pub struct WaitingLine {
     /// The calls that joined since the line was last empty, and when that was.
     joined: u32,
     since: Mono,
-    /// The latest check that was assigned to a call, in any lane.
+    /// The latest check that was assigned to the first call of a lane.
     last: Mono,
     next_ticket: u64,
     queues: BTreeMap<Lane, LaneQueue>,
@@ -142,26 +116,23 @@ impl WaitingLine {
             self.remove(place);
         }
         let spacing = self.spacing(now);
-        let others = self.queues.keys().any(|other| *other != lane);
         let queue = self.queues.entry(lane).or_default();
-        queue.insert(place.ticket, ready_at);
-        let rank = queue.rank(place.ticket, now);
+        queue.insert(place.ticket);
+        let rank = queue.rank(place.ticket);
         if rank == 0 {
-            // Lanes do not wait for each other, but all of them together look at most once in the shortest distance.
-            let distance = if others { SPACING.0 } else { spacing };
-            queue.look_at = ready_at.min(now + MAX_LOOK).max(now + MIN_LOOK).max(queue.look_at).max(self.last + distance);
+            queue.look_at = ready_at.min(now + MAX_LOOK).max(now + MIN_LOOK).max(self.last + spacing);
             self.last = queue.look_at;
         }
-        (LinePlace { lane, ..place }, queue.ask_at(place.ticket, spacing, now))
+        (LinePlace { lane, ..place }, ask_at(queue.look_at, rank, spacing, now))
     }
 
     /// Whether it is this call's turn to check; otherwise when it asks again.
     pub fn turn(&mut self, place: LinePlace, now: Mono) -> Result<(), Mono> {
         let spacing = self.spacing(now);
         let Some(queue) = self.queues.get_mut(&place.lane) else { return Ok(()) };
-        let rank = queue.rank(place.ticket, now);
+        let rank = queue.rank(place.ticket);
         if rank > 0 || now < queue.look_at {
-            return Err(queue.ask_at(place.ticket, spacing, now));
+            return Err(ask_at(queue.look_at, rank, spacing, now));
         }
         // The next call may check before this one is done, because this one may have to wait for a slot of the pool.
         queue.look_at = queue.look_at.max(Mono(now.0.saturating_sub(MAX_LATE.0))) + spacing;
@@ -172,7 +143,7 @@ impl WaitingLine {
     fn remove(&mut self, place: LinePlace) {
         let Some(queue) = self.queues.get_mut(&place.lane) else { return };
         queue.remove(place.ticket);
-        if queue.waiters.is_empty() {
+        if queue.tickets.is_empty() {
             self.queues.remove(&place.lane);
         }
     }
@@ -187,6 +158,12 @@ impl WaitingLine {
     pub const fn waiting(&self) -> u32 {
         self.waiting
     }
+}
+
+/// Returns when a call with `rank` calls before it asks for its turn.
+fn ask_at(look_at: Mono, rank: u64, spacing: Nanos, now: Mono) -> Mono {
+    let turn = look_at.max(now) + Nanos(spacing.0.saturating_mul(rank));
+    if rank == 0 { look_at } else { turn.min(now + MAX_NAP) }
 }
 
 #[cfg(test)]
@@ -273,33 +250,6 @@ mod tests {
         assert!(line.turn(other, at(200)).is_err());
         line.leave(slow);
         assert_eq!(line.turn(other, at(450)), Ok(()));
-    }
-
-    #[test]
-    fn a_call_whose_obstacle_ends_late_does_not_hold_up_those_behind_it() {
-        let mut line = WaitingLine::default();
-        let (_, mut stuck) = join(&mut line, at(60_000), at(0));
-        let (mut looks, behind) = join(&mut line, at(1_000), at(10));
-        let mut now = at(10);
-        // The first call looks again and again; the second one is let through as soon as its own obstacle ends.
-        while line.turn(behind, looks).is_err() {
-            now = looks;
-            assert!(now < at(1_300), "the second call waits for the first one");
-            if line.turn(stuck, now) == Ok(()) {
-                stuck = line.wait(stuck, Lane::Keys, at(60_000), now).0;
-            }
-            looks = line.turn(behind, now).err().unwrap_or(now);
-        }
-        assert!(now >= at(900), "{now:?}");
-    }
-
-    #[test]
-    fn many_lanes_do_not_slow_each_other_down() {
-        let mut line = WaitingLine::default();
-        let places: Vec<_> = (0..100).map(|n| line.join(Lane::OwnPause { credential: n }, at(n * 40))).collect();
-        let mut looks = |place: LinePlace| line.wait(place, place.lane, at(4_000), at(4_000)).1;
-        let last = places.into_iter().map(&mut looks).max().unwrap();
-        assert!(last <= at(4_150), "{last:?}");
     }
 
     #[test]
