@@ -310,12 +310,6 @@ impl Call {
         Action::Wait { until: (now.mono + queue_timeout).min(self.deadline.at), reason: Reason::Queued }
     }
 
-    /// A call that returned its slot to wait goes back to the line, as one that finds the pool full does.
-    fn queue_timed_out(&mut self, now: Now) -> Action {
-        let back = self.obstacle.and_then(|obstacle| self.pool_is_full(obstacle, now));
-        back.unwrap_or_else(|| self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now))
-    }
-
     fn entered(&mut self, now: Now) -> Action {
         self.held.slot = Some(now.mono);
         self.reserve(now)
@@ -471,7 +465,7 @@ impl Call {
     pub fn waited(&mut self, now: Now) -> Action {
         match self.state {
             State::Paced => self.pool(now),
-            State::Queued => self.queue_timed_out(now),
+            State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
             State::BackingOff if self.unfunded => self.ask_for_funding(),
             State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),
